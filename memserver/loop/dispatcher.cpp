@@ -17,7 +17,7 @@ namespace {
 using shm::Request;
 
 // In a broken run puts, gradients and ends of steps are always answered with kPeerLost, because
-// their counts have no meaning.
+// their counts are meaningless.
 const char* CheckPutRequest(SessionSlot* slot, const Request& request) {
   if (slot->job->run_broken()) return nullptr;
   const char* why = CheckPut(*slot->job->states, slot->rank, request);
@@ -57,7 +57,7 @@ void CountFetch(Job* job, const Request& request) {
 Start StartFetchRequest(SessionSlot* slot, const Request& request) {
   JobStates& states = *slot->job->states;
   // A broken run makes no further step, and weights that a lost rank did not put stay incomplete.
-  // No chunk is fetched before all are in, also one that is whole.
+  // No chunk is fetched before all weights have arrived, not even a complete one.
   const bool never_comes = request.version > states.sealed_version() || !states.weights_ready();
   if (slot->job->run_broken() && never_comes) return Start::kPeerLost;
   const Start start = StartFetch(&states, slot->session.get(), request);
@@ -125,11 +125,11 @@ Start RefuseFrozenGradient(SessionSlot*, const Request&) {
   return Start::kFrozen;
 }
 
-// One row for each operation that copies elements, by its number.
+// One row for each operation that copies elements, indexed by its number.
 struct CopyOp {
-  // Called once for a request; null when it is sound.
+  // Called once per request; null if it is sound.
   const char* (*check)(SessionSlot* slot, const Request& request);
-  Start (*start)(SessionSlot* slot, const Request& request);  // called again while it answers kWait
+  Start (*start)(SessionSlot* slot, const Request& request);  // again while it returns kWait
   void (*end)(SessionSlot* slot, const Copy& copy);
 };
 constexpr std::array<CopyOp, 3> kCopyOps = {{
@@ -141,7 +141,7 @@ static_assert(static_cast<uint32_t>(shm::Op::kPutWeights) == 1 &&
               static_cast<uint32_t>(shm::Op::kFetch) == 2 &&
               static_cast<uint32_t>(shm::Op::kSubmitGradient) == 3);
 
-// The operations on frozen chunks. What is said of a step names no chunk.
+// The operations on frozen chunks. Requests about a step name no chunk.
 constexpr std::array<CopyOp, 5> kFrozenOps = {{
     {CheckFrozenRequest, StartFrozenPutRequest, EndFrozenPutRequest},
     {CheckFrozenRequest, StartFrozenFetchRequest, EndFrozenFetchRequest},
@@ -156,7 +156,7 @@ const CopyOp& RowOf(const SessionSlot* slot, const Request& request) {
                                                    : kCopyOps[request.op - 1];
 }
 
-// Answers or starts the request; true when it must wait (still).
+// Answers or starts the request; true if it must (still) wait.
 bool StartOrWait(SessionSlot* slot, const Request& request) {
   switch (RowOf(slot, request).start(slot, request)) {
     case Start::kStarted: return false;
@@ -201,7 +201,7 @@ bool Dispatcher::TakeRequests(SessionSlot* slot, uint32_t requests_max) {
 
 namespace {
 
-// The first version of the protocol that has this operation.
+// The first protocol version that has this operation.
 uint32_t FirstWith(uint32_t op) {
   switch (static_cast<shm::Op>(op)) {
     case shm::Op::kGroupNumbers:

@@ -1,5 +1,5 @@
-// Dispatcher: takes requests out of the sessions' rings, checks every number, and starts what they
-// ask for; answers what has ended.
+// Dispatcher: takes requests out of the sessions' rings, checks every number, starts the requests,
+// and answers those that have ended.
 //
 // One thread (the serve loop). A request that an honest client cannot write marks the slot as a
 // violator and changes nothing else.
@@ -11,15 +11,15 @@ namespace tidepool::memserver {
 
 class Dispatcher {
  public:
-  // Takes a bounded number of new requests of one session. True when there was one.
+  // Takes a bounded number of new requests of one session. True if there was one.
   bool TakeRequests(SessionSlot* slot, uint32_t requests_max);
   // Starts or answers a held request whose turn has come (copy_order.h). Returns its cost in bytes;
   // 0: it must wait until something changes.
   uint64_t BeginHeld(SessionSlot* slot, const shm::Request& held);
-  // Dispatches the parked requests again when something changed for which they may wait. True when
+  // Dispatches the parked requests again if something has changed that they may wait for. True if
   // it did.
   bool RetryParked(SessionSlot* slot);
-  // Answers the requests whose copies have ended. True when there was one.
+  // Answers the requests whose copies have ended. True if there was one.
   bool EndCopies(SessionSlot* slot);
 
  private:

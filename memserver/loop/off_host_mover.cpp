@@ -30,7 +30,7 @@ bool OffHostMover::TakeStoredAndUpdated(Job* job) {
   return worked;
 }
 
-// Tells the end of a transfer to the owner of its piece.
+// Reports the end of a transfer to the owner of its piece.
 void OffHostMover::EndTransfer(const TierDone& done) {
   switch (done.owner) {
     case PieceOwner::kScrub: return tables_->scrub.EndTransfer(done);
@@ -71,14 +71,14 @@ bool OffHostMover::PollTier() {
   return ReadAhead() || worked;
 }
 
-// While a save holds its updates a job takes no staging: others may need it.
+// While a save holds its updates a job takes no staging, since others may need it.
 bool OffHostMover::MayMove(const Job& job) const {
   return job.states->spills() && !job.suspended && job.phase == JobPhase::kOpen &&
          !tables_->handing_over && !job.updates.held();
 }
 
-// Jobs take places in staging in the order of their shares. While several want some, they have
-// together as many as one alone would, so that there is something to share.
+// Jobs take staging slots in the order of their shares. While several want some, they have together
+// as many as one alone would, so that there is something to share.
 bool OffHostMover::FillStaging() {
   const auto pieces_in_staging = [this] {
     uint32_t all = 0;
@@ -95,7 +95,7 @@ bool OffHostMover::FillStaging() {
   const auto take = [this](size_t i) -> uint64_t {
     Job& job = *tables_->jobs[i];
     // Weights go first, because a rank waits for them; it waits for states only while the last step
-    // is not finished.
+    // is unfinished.
     const uint64_t bytes = tables_->handing_over ? 0 : job.fill.BeginNext();
     return bytes == 0 && MayMove(job) ? job.spills.BeginNext() : bytes;
   };
@@ -106,15 +106,14 @@ bool OffHostMover::FillStaging() {
   return begun;
 }
 
-// True when half of the gradients of an open step are in, so that its update is near, and the
+// True if half of the gradients of an open step have arrived, so that its update is near, and the
 // update before it is written.
 bool OffHostMover::MayReadAhead(const Job& job) const {
   return MayMove(job) && !job.suspended && !job.updates.active() && job.states->weights_ready() &&
          job.intake.HalfScanned();
 }
 
-// Work that is due goes first: while a job lacks staging, no job keeps pieces there that are read
-// ahead.
+// Due work goes first: while a job lacks staging, no job keeps pieces there that were read ahead.
 bool OffHostMover::ReadAhead() {
   const bool lacking =
       std::any_of(tables_->jobs.begin(), tables_->jobs.end(), [this](const auto& job) {
@@ -125,7 +124,7 @@ bool OffHostMover::ReadAhead() {
   for (const auto& job : tables_->jobs) {
     if (!job->states->spills()) continue;
     if (lacking || !MayReadAhead(*job)) {
-      worked |= job->updates.GiveBackAhead();  // somebody may take it in the next turn
+      worked |= job->updates.GiveBackAhead();  // another job may take it in the next turn
     } else if (!TP_BUGGIFY("step.read_ahead_not")) {
       worked |= job->updates.ReadAhead();
     }
@@ -133,7 +132,7 @@ bool OffHostMover::ReadAhead() {
   return worked;
 }
 
-// Reports a late transfer to everybody; one that is lost is taken from the owner of its piece.
+// Reports a late transfer to all who need to know; the owner of the piece gives up a lost one.
 void OffHostMover::TakeLate(const TierLate& late) {
   LogLate(late);
   if (late.piece.owner == PieceOwner::kDemotion) return demotion_->TakeLate(late, neighbours_.tier);

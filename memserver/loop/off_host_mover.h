@@ -1,7 +1,7 @@
-// OffHostMover: moves states on that are not on the host: those on NVMe and those on GPUs.
+// OffHostMover: drives states that are not on the host: those on NVMe and those on GPUs.
 //
-// One thread (the serve loop), once a turn each. It shares the staging of NVMe and the updates on
-// GPUs between the jobs (fair_share.h), and tells each answer of a drive to the owner of the piece
+// One thread (the serve loop), once a turn each. It shares NVMe staging and the updates on GPUs
+// between the jobs (fair_share.h), and passes each answer of a drive to the owner of the piece
 // (staging_table.h). The policies decide what is moved: SpillQueue, WeightFill, Demotion, Scrub,
 // GpuQueue.
 #pragma once
@@ -14,12 +14,12 @@ namespace tidepool::memserver {
 
 class OffHostMover {
  public:
-  // The demotion is DemotionDesk's; it hears the answers to its pieces here.
+  // The demotion belongs to DemotionDesk; the answers to its pieces arrive here.
   OffHostMover(const LoopNeighbours& neighbours, Tables* tables, Demotion* demotion)
       : neighbours_(neighbours), tables_(tables), demotion_(demotion), weights_(tables) {}
 
-  // Takes the answers of the drives and begins what there is staging for. True when something was
-  // done.
+  // Takes the answers of the drives and begins the transfers that staging has room for. True if
+  // something was done.
   bool PollTier();
   // The same for states on GPUs (decision 026).
   bool PollGpus();

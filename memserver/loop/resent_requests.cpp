@@ -6,7 +6,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// The answer of the last sealed step.
+// The answer for the last sealed step.
 shm::Completion SealedAnswer(const Job& job, const shm::Request& request) {
   const StepRecord& step = job.states->last_step();
   shm::Completion completion{};
@@ -18,7 +18,7 @@ shm::Completion SealedAnswer(const Job& job, const shm::Request& request) {
   return completion;
 }
 
-// True for a request of the open step whose attempt was found not to be finite.
+// True for a request of the open step whose attempt was found not finite.
 bool IsOfDropped(const Job& job, Version version, uint32_t flags) {
   if (job.run_broken() || version != job.states->sealed_version()) return false;
   return AttemptOf(*job.states, flags) == OfAttempt::kDropped;
@@ -31,7 +31,7 @@ bool IsApplied(SessionSlot* slot, const shm::Request& request) {
   const ShardIntake& intake = states.intake(request.chunk, slot->rank);
   switch (static_cast<shm::Op>(request.op)) {
     case shm::Op::kPutWeights: {
-      // A moment is put again, to where it lies, until its chunk is whole.
+      // A moment is put again, to its place, until its chunk is whole.
       if (request.micro_batch != shm::kPutMaster)
         return states.chunk(request.chunk).version != kNoVersion;
       const uint64_t begin = states.ShardBegin(request.chunk, slot->rank);
@@ -39,7 +39,7 @@ bool IsApplied(SessionSlot* slot, const shm::Request& request) {
              request.element_begin + request.element_count <= begin + intake.put_elements;
     }
     case shm::Op::kSubmitGradient:
-      // Nothing is left to apply it to.
+      // There is nothing left to apply it to.
       if (IsOfDropped(*slot->job, request.version, request.flags)) return true;
       if (request.version == states.sealed_version())
         return request.micro_batch < intake.micro_batches_accepted &&
@@ -65,9 +65,9 @@ bool AnswerResentEnd(SessionSlot* slot, const shm::EndStepRequest& request) {
     return true;
   }
   if (job->run_broken() || request.version != job->states->sealed_version()) return false;
-  // An end that names no attempt is judged by the rank's gradients, which had all been answered
-  // before it: if they are gone, the last server had found one that was not finite. A rank without
-  // chunks has none to tell by.
+  // An end without an attempt is judged by the rank's gradients, which had all been answered before
+  // it: if they are gone, the former server had found one that was not finite. A rank without
+  // chunks has no gradients to judge by.
   const bool named = shm::AttemptIn(request.flags).has_value();
   const bool is_over = named ? IsOfDropped(*job, request.version, request.flags)
                              : !job->intake.RankComplete(slot->rank);

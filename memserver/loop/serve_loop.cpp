@@ -52,8 +52,8 @@ Status ServeLoop::Recover(const IndexContents& contents, std::span<const HeldMem
 bool ServeLoop::Turn() {
   const int64_t begin = neighbours_.clock->NowNs();
   const bool worked = DoTurn();
-  // An idle turn may wait for the driver of a GPU, so it is counted too. Without GPUs only turns
-  // that did something can take long.
+  // An idle turn may wait for a GPU driver, so it is counted too. Without GPUs only turns that did
+  // something can take long.
   if (!worked && tables_.gpus.empty()) return false;
   CountTurn(neighbours_.clock->NowNs() - begin);
   return worked;
@@ -150,15 +150,15 @@ bool ServeLoop::JobsCompete() const {
                      [first](const auto& slot) { return slot->job != first; });
 }
 
-// Who may begin a copy is decided here alone; copies that were begun go on by themselves. So the
-// shares hold, no matter which thread copies.
+// Decides alone who may begin a copy; copies in flight continue by themselves. So the shares hold,
+// whichever thread copies.
 bool ServeLoop::ServeInShares() {
   bool worked = false;
   uint64_t in_flight = 0, most = options_.shared_copy_bytes;
   for (const auto& slot : tables_.slots) {
     if (slot->session == nullptr || slot->violation != nullptr) continue;
     worked |= dispatcher_.EndCopies(slot.get());
-    // Its copies begin in the order of its root complex, which has bounds of its own.
+    // Its copies begin in the order of its root complex, which has its own bounds.
     if (slot->session->is_brought()) {
       if (TakeAll(slot.get())) {
         worked = true;
@@ -193,7 +193,7 @@ bool ServeLoop::ServeInShares() {
 }
 
 // A job without copies in flight begins one out of turn: it need not wait while the copies of other
-// jobs fill what is allowed in flight.
+// jobs fill the allowed bytes in flight.
 bool ServeLoop::ServeOutOfTurn() {
   const auto has_copies = [](const SessionSlot* slot) {
     return slot != nullptr && slot->session != nullptr &&
@@ -210,7 +210,7 @@ bool ServeLoop::ServeOutOfTurn() {
   return worked;
 }
 
-// Serves the next rank of the job that has something to do: its parked requests that may go on now,
+// Serves the next rank of the job that has something to do: its parked requests that may continue,
 // or one new request. Returns the cost; 0: no rank has any.
 uint64_t ServeLoop::ServeOneSlot(Job* job) {
   if (job->suspended || job->client_owned_rcache) return 0;
@@ -308,10 +308,10 @@ void ServeLoop::AnnounceSleep(bool sleeping) {
   }
 }
 
-// After a sleep, answers the clients before anything else: whatever is read between the wake-up and
-// the answer has left the caches, and where the system woke the loop on the client's own CPU, the
-// client goes on only when the loop sleeps again. Returns false when requests come so often that
-// spinning is better.
+// After a sleep, answers the clients before anything else: data read between the wake-up and the
+// answer has left the caches, and if the system woke the loop on the client's own CPU, the client
+// runs only when the loop sleeps again. Returns false if requests come so often that spinning is
+// better.
 bool ServeLoop::AnswerAndSleep() {
   if (tables_.handing_over || tables_.slots.empty()) return false;
   const int64_t begin = neighbours_.clock->NowNs();
@@ -321,18 +321,18 @@ bool ServeLoop::AnswerAndSleep() {
 
   const int64_t now = neighbours_.clock->NowNs();
   if (!TP_PLANTED("loop.answer_uncounted")) CountTurn(now - begin);
-  // The spin budget is told of this silence.
+  // The spin budget is updated for this silence.
   if (now - idle_since_ns_ <= kLongSilenceNs) return false;
   idle_since_ns_ = now;
   return true;
 }
 
-// What is queued after the flags were set and the events cleared makes a descriptor readable; the
-// turn in between finds what was queued before.
+// Items queued after the flags were set and the events cleared make a descriptor readable; the turn
+// in between finds items queued before.
 void ServeLoop::Sleep() {
   if (!CanSleep()) return;
   int64_t sleep_ns = WatchNewSlots() ? kSleepNsMax : kSleepNsUnwatched;
-  // A read or a write that failed has to be repeated soon.
+  // A failed read or write must be retried soon.
   if (neighbours_.tier != nullptr && neighbours_.tier->next_retry_ns() != INT64_MAX)
     sleep_ns = std::min(sleep_ns, kSleepNsUnwatched);
   AnnounceSleep(true);

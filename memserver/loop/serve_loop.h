@@ -1,12 +1,11 @@
-// ServeLoop: the one thread that owns all state of the daemon, and the order in which it looks at
-// everything.
+// ServeLoop: the one thread that owns all state of the daemon, and the order of work in a turn.
 //
-// Turn and Run belong to one thread; everybody else talks to it through the queues in
-// LoopNeighbours. A turn does a bounded amount of everything, never blocks, and allocates nothing
-// on the data path (control events may). A test or the simulator calls Turn itself.
-// Order of a turn: control events, finished saves, finished work, states on NVMe and on GPUs, then
-// for each session (a different one first each time) ended copies, parked and new requests and a
-// piece of copying, then complete steps, work for the workers, violators, jobs, the snapshot.
+// Turn and Run belong to one thread; all other threads reach it through the queues in
+// LoopNeighbours. A turn does a bounded amount of each kind of work, never blocks, and allocates
+// nothing on the data path (control events may). A test or the simulator calls Turn itself. Order
+// of a turn: control events, finished saves, finished work, states on NVMe and on GPUs, then for
+// each session (a different one first each time) ended copies, parked and new requests and a slice
+// of copying, then complete steps, work for the workers, violators, jobs, the snapshot.
 #pragma once
 
 #include <cstdint>
@@ -30,16 +29,15 @@ class ServeLoop {
   ServeLoop(const LoopNeighbours& neighbours, const LoopOptions& options);
 
   // Before the first turn, and before the workers have work: takes up the jobs that another server
-  // has left in kept memory.
-  // `states`: memory of GPUs that the keeper holds for them; `living`: former servers whose
-  // processes have not ended, FormerServersEnded tells when they have. Errors:
+  // left in kept memory. `states`: GPU memory that the keeper holds for them. `living`: former
+  // servers whose processes have not ended; FormerServersEnded reports their end. Errors:
   // kNvmeDirectoryMissing.
   Status Recover(const IndexContents& contents, std::span<const HeldMemory> states = {},
                  uint32_t living = 0);
-  // One pass over everything; true when something was done. Those that take long are counted.
+  // Does one turn; true if something was done. Long turns are counted.
   bool Turn();
-  // Turns until StopServing was handled and the last job is gone; spins for a bounded time when
-  // idle, then sleeps.
+  // Runs turns until StopServing was handled and the last job is gone; when idle, spins for a
+  // bounded time, then sleeps.
   void Run();
   bool stopped() const { return tables_.stopped; }
 
@@ -49,14 +47,14 @@ class ServeLoop {
 
  private:
   bool DoTurn();
-  // Counts a turn that took longer than kLongTurnNs: other clients had to wait for it.
+  // Counts a turn that took longer than kLongTurnNs, since other clients had to wait for it.
   void CountTurn(int64_t took_ns);
   bool TakeControlEvents();
   bool TakeSaved();
   bool ServeSlots();
   // Takes all requests of a rank whose job has no competitor for copies.
   bool TakeAll(SessionSlot* slot);
-  // ServeSlots where several jobs have ranks: they begin copies by their jobs' shares.
+  // ServeSlots if several jobs have ranks: they begin copies by their jobs' shares.
   bool ServeInShares();
   bool ServeOutOfTurn();
   uint64_t ServeOneSlot(Job* job);
@@ -80,13 +78,13 @@ class ServeLoop {
   Dispatcher dispatcher_;
   StepDesk steps_;
   OffHostMover off_host_;
-  std::vector<ControlEvent> events_;  // taken from the queue; handled up to next_event_
+  std::vector<ControlEvent> events_;  // taken from the queue; those before next_event_ are handled
   size_t next_event_ = 0;
   std::vector<SaveResult> saved_;
   size_t first_slot_ = 0;
-  // When nothing was found to do for the first time, or the last silence ended.
+  // When the loop first found nothing to do, or when the last silence ended.
   int64_t idle_since_ns_ = 0;
-  FairShare copies_;  // on the host
+  FairShare copies_;  // for copies on the host
   CopyOrder gpu_copies_;
 };
 

@@ -26,9 +26,9 @@ bool StepDesk::FinishSteps() {
     }
     if (TP_BUGGIFY("step.seal_later")) continue;
 
-    // A save of the sealed version comes before the next seal, else it could never be done.
+    // A save of the sealed version comes before the next seal, or else it could never be done.
     if (!job->step.AllEnded() || !job->intake.AllScanned() || !job->waiting_saves.empty()) continue;
-    // A seal does not pass over a fetch whose weights have only to be read.
+    // A seal does not overtake a fetch whose weights only have to be read.
     if (WeightDesk::IsAwaited(*job) && !TP_PLANTED("step.sealed_over_a_fetch")) continue;
     FinishStep(job.get());
     worked = true;
@@ -42,7 +42,7 @@ void StepDesk::FinishStep(Job* job) {
   if (!finite && job->spec().loss_scaling == 0) {
     LogWarn("a gradient is not finite; the step was not sealed",
             {{"job", job->id}, {"version", record.version - 1}});
-    // Drops first: ranks that were answered begin the next attempt, also at another server.
+    // Drops the gradients first: ranks that were answered begin the next attempt, maybe elsewhere.
     job->intake.Drop();
     TP_POINT("server.step_dropped");
     AnswerStep(job, record, ErrorId::kNonFinite);
@@ -73,7 +73,7 @@ void StepDesk::AnswerStep(Job* job, const StepRecord& record, ErrorId error) {
       completion.skipped = error == ErrorId::kNone ? record.skipped : 0;
       Answer(slot, completion);
     };
-    // The rank waits for the end alone, which is the last.
+    // The rank waits for the end alone, which is the last answer.
     for (const shm::Request& request : job->numbers.waiting(slot->rank)) answer(request);
     answer(shm::AsRequest(job->step.end(slot->rank)));
   }
@@ -152,13 +152,13 @@ bool StepDesk::NextNarrow(Job* job, Work* work) {
 
 bool StepDesk::NextWork(Job* job, Work* work) {
   if (job->phase != JobPhase::kOpen) return false;
-  // Demotion goes on for a suspended job too: others wait for its room.
+  // Demotion continues for a suspended job too, since others wait for its room.
   if (demotion_->job() == job->id &&
       demotion_->NextWork(*neighbours_.tier, job->states.get(), work))
     return true;
   // A fill holds staging that others may need.
   if (job->fill.NextWork(work)) return true;
-  // So do the pieces that were there when the job was suspended, and those that are being checked.
+  // So do pieces that were staged when the job was suspended, and those being checked.
   const auto scrubs = [&] {
     return neighbours_.tier != nullptr &&
            tables_->scrub.NextWork(job->id, *neighbours_.tier, *job->states, work);

@@ -1,7 +1,7 @@
-// StepDesk: judges and seals complete steps, and names and takes back the work of the optimizer
-// workers.
+// StepDesk: judges and seals complete steps, and hands work to the optimizer workers and takes it
+// back.
 //
-// One thread (the serve loop). Which job the workers serve next is decided by WorkerShares.
+// One thread (the serve loop). WorkerShares decides which job the workers serve next.
 #pragma once
 
 #include <vector>
@@ -14,7 +14,7 @@ namespace tidepool::memserver {
 
 class StepDesk {
  public:
-  // The demotion is DemotionDesk's; its work is named and taken back here.
+  // The demotion belongs to DemotionDesk; its work is handed out and taken back here.
   StepDesk(const LoopNeighbours& neighbours, Tables* tables, Demotion* demotion)
       : neighbours_(neighbours),
         tables_(tables),
@@ -25,13 +25,13 @@ class StepDesk {
   StepDesk& operator=(const StepDesk&) = delete;
 
   // Seals the open step of every job whose ranks have all ended it and whose gradients are all
-  // scanned. True when there was one.
+  // scanned. True if there was one.
   bool FinishSteps();
-  // Takes back finished work. True when there was some.
+  // Takes back finished work. True if there was some.
   bool TakeDone();
   // Gives work to the team while it has room. True when some was given.
   bool FeedTeam() { return workers_.FeedTeam(); }
-  // The job has asked for something (WorkerShares::HoldFor).
+  // Notes a request of the job (WorkerShares::HoldFor).
   void HoldWorkersFor(const Job& job) { workers_.HoldFor(job); }
   int64_t held_until_ns() const { return workers_.held_until_ns(); }
 

@@ -11,14 +11,14 @@ namespace {
 
 using shm::Request;
 
-// Ends all ranks of the job: nobody can know which of them is wrong.
+// Ends all ranks of the job, since it is unknown which of them is wrong.
 void EndAll(Job* job, const char* why) {
   for (SessionSlot* slot : job->slots) {
     if (slot != nullptr) slot->violation = why;
   }
 }
 
-// Whether the rank names the numbers of groups that those name who have ended the step.
+// True if the rank names the same group numbers as the ranks that have ended the step.
 bool AgreesWithEnded(const Job& job, Rank rank) {
   for (Rank other = 0; other < job.spec().world; ++other) {
     if (job.step.HasEnded(other) && !job.numbers.Agree(rank, other)) return false;
@@ -26,10 +26,10 @@ bool AgreesWithEnded(const Job& job, Rank rank) {
   return true;
 }
 
-// Numbers of groups, and parameters that no backward has reached.
+// Takes group numbers, and parameters that no backward has reached.
 void TakeNumbers(SessionSlot* slot, const Request& request) {
   Job* job = slot->job;
-  // Their fate is that of the end that follows them.
+  // They share the outcome of the end that follows them.
   if (shm::IsResent(request.flags) && AnswerResentEnd(slot, shm::AsEndStep(request))) return;
   if (job->run_broken()) return Answer(slot, Failure(request, ErrorId::kPeerLost));
   slot->violation = CheckOpenStep(*job->states, request.version, request.flags);
@@ -41,7 +41,7 @@ void TakeNumbers(SessionSlot* slot, const Request& request) {
 
   if (!job->states->records().slots().Exist()) {
     const bool has_numbers = request.op == static_cast<uint32_t>(shm::Op::kGroupNumbers);
-    // Such a job goes on as it began: what no backward reaches has a gradient of zero.
+    // Such a job continues as it began: a parameter that no backward reaches has a zero gradient.
     if (has_numbers) slot->violation = "the job began with a release that keeps no such numbers";
     if (!has_numbers) Answer(slot, Success(request, 0));
     return;
@@ -50,7 +50,7 @@ void TakeNumbers(SessionSlot* slot, const Request& request) {
   TP_POINT("server.step_numbers_taken");
 }
 
-// The job begins behind the step of a checkpoint.
+// Begins the job behind the step of a checkpoint.
 void BeginAt(SessionSlot* slot, const shm::BeginAtRequest& request) {
   Job* job = slot->job;
   const shm::Request asked = shm::AsRequest(request);

@@ -4,8 +4,8 @@
 
 namespace tidepool::memserver {
 
-// Parked requests are tried again only when one of them names this chunk: a job has many chunks,
-// and may wait for the last of them.
+// Parked requests are tried again only if one of them names this chunk: a job has many chunks, and
+// a request may wait for the last of them.
 void NoteUpdated(Tables* tables, Job* job, ChunkId id) {
   Chunk& chunk = job->states->chunk(id);
   if (std::exchange(chunk.awaited, false)) job->NoteProgress(JobProgress::kVersionPublished);

@@ -1,4 +1,4 @@
-// NoteUpdated: what follows when a chunk has a new version.
+// NoteUpdated: the consequences of a chunk's new version.
 //
 // One thread (the serve loop).
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace tidepool::memserver {
 
-// Lets the requests that wait for the chunk be tried again, and counts its parameters.
+// Retries the requests that wait for the chunk, and counts its parameters.
 void NoteUpdated(Tables* tables, Job* job, ChunkId id);
 
 }  // namespace tidepool::memserver

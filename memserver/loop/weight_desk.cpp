@@ -7,9 +7,8 @@
 namespace tidepool::memserver {
 namespace {
 
-// True for a fetch that lacks nothing but its weights. One that waits for its trainer's streams
-// does not count: those may wait for another fetch, and its chunk would stay in the window
-// meanwhile.
+// True for a fetch that lacks only its weights. A fetch that waits for its trainer's streams does
+// not count: those may wait for another fetch, and its chunk would stay in the window meanwhile.
 bool IsDue(const Job& job, const Session& session, const shm::Request& request) {
   if (request.op != static_cast<uint32_t>(shm::Op::kFetch) || job.spec().IsFrozen(request.chunk))
     return false;
@@ -38,7 +37,7 @@ bool WeightDesk::Poll() {
   return begun;
 }
 
-// Lists the first request of each rank, then the second of each, and so on; of one rank at most as
+// Lists the first request of each rank, then the second of each, and so on; per rank at most as
 // many as there are slots.
 void WeightDesk::FindAsked(Job* job) {
   std::vector<ChunkId>& asked = job->states->window().asked();
@@ -80,7 +79,7 @@ bool WeightDesk::FillAsked(Job* job) {
   return begun;
 }
 
-// Looks again only when a rank has asked for something, or a slot or a chunk has changed.
+// Searches again only if a rank has sent a request, or a slot or a chunk has changed.
 bool WeightDesk::FillAhead(Job* job) {
   JobStates& states = *job->states;
   const WeightUses& uses = states.window().uses();
@@ -93,7 +92,7 @@ bool WeightDesk::FillAhead(Job* job) {
       const auto chunk = uses.Next(rank, ahead);
       if (!chunk || !states.weights().MayFill(*chunk)) continue;
       const uint32_t slot = states.weights().GiveSlot(*chunk, uses.UntilNext(*chunk) + 1, true);
-      if (slot == WeightWindow::kNone) {  // what comes later is needed later
+      if (slot == WeightWindow::kNone) {  // later fetches are needed later still
         job->ahead_seen = changes;
         return false;
       }

@@ -1,11 +1,10 @@
-// WeightDesk: which weights that are on NVMe alone come into the windows of their jobs, and when
-// (decision 027).
+// WeightDesk: decides which weights that are on NVMe alone are read into the windows of their jobs,
+// and when (decision 027).
 //
-// One thread (the serve loop). In each turn it looks at what ranks wait for; that comes first, the
-// ranks in turns, each with what it asked for first. Then what they are known to ask for next, as
-// long as it takes the place of something that is needed later. What a rank waits for is never
-// forgotten and never counted for one that has gone, because nothing of it is kept from turn to
-// turn.
+// One thread (the serve loop). In each turn it first serves the requests that ranks wait for, the
+// ranks in turns, each in its own order. Then it reads ahead the chunks that ranks are known to
+// fetch next, as long as they replace chunks that are needed later. A rank's wait is never
+// forgotten, nor counted after the rank has gone, because no such state is kept from turn to turn.
 #pragma once
 
 #include "memserver/jobs/tables.h"
@@ -16,10 +15,10 @@ class WeightDesk {
  public:
   explicit WeightDesk(Tables* tables) : tables_(tables) {}
 
-  // True when something was begun.
+  // True if it began something.
   bool Poll();
-  // A rank waits for weights of the sealed version, which it is served before the next step is
-  // sealed.
+  // True if a rank waits for weights of the sealed version, which must be served before the next
+  // step is sealed.
   static bool IsAwaited(const Job& job);
 
  private:

@@ -14,7 +14,7 @@ Priority WorkerShares::HighestPresent() const {
   return highest;
 }
 
-// A job without ranks, or one that is suspended, holds no workers: nobody waits for its work.
+// A job without ranks, or a suspended one, holds no workers: nobody waits for its work.
 void WorkerShares::HoldFor(const Job& job) {
   if (tables_->jobs.size() < 2 || job.suspended || !job.HasSlots()) return;
   const int64_t now = neighbours_.clock->NowNs();
@@ -27,7 +27,7 @@ void WorkerShares::HoldFor(const Job& job) {
     held_until_ns_ = now + kHeldForHighNs;
 }
 
-// The highest priority of the jobs that have asked for something lately, beside others.
+// The highest priority of the jobs that have recently sent a request while other jobs were present.
 Priority WorkerShares::HighestAsking() const {
   const int64_t since = neighbours_.clock->NowNs() - kGivesWayNs;
   for (size_t priority = kPriorities; priority-- > 0;) {
@@ -36,8 +36,8 @@ Priority WorkerShares::HighestAsking() const {
   return Priority::kLow;
 }
 
-// True when the team has so much work of lower priorities that more of it would only wait, and
-// delay what comes from `highest`.
+// True if the team has so much work of lower priorities that more of it would only wait, and delay
+// work of `highest`.
 bool WorkerShares::TeamHasEnoughBelow(Priority highest) const {
   const uint64_t workers = std::max(neighbours_.team->threads(), 1U);
   uint64_t items = 0, bytes = 0;
@@ -49,7 +49,7 @@ bool WorkerShares::TeamHasEnoughBelow(Priority highest) const {
   return items >= workers && bytes >= workers * FairShare::kQuantum;
 }
 
-// Gives some work to jobs of lower priority than `high`, when it is time again. They take turns.
+// Gives some work to jobs of lower priority than `high`, once per interval. They take turns.
 bool WorkerShares::GiveBesideHigh(Priority asking) {
   const int64_t now = neighbours_.clock->NowNs();
   if (now < next_beside_high_ns_) return false;
@@ -71,8 +71,8 @@ bool WorkerShares::GiveBesideHigh(Priority asking) {
   return given > 0;
 }
 
-// Gives the job's next work to the team, which does it below jobs of the priority `asking`. Returns
-// the bytes that it touches; 0: there is none.
+// Gives the job's next work to the team, which does it at a lower priority than jobs of priority
+// `asking`. Returns the bytes that it touches; 0: there is none.
 uint64_t WorkerShares::Give(Job* job, Priority asking) {
   Work work;
   if (!next_work_(job, &work)) return 0;
