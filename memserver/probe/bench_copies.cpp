@@ -28,7 +28,7 @@ struct CopyWay {
   std::string name;
   device::CopyKernel kernel = device::CopyKernel::kMemcpy;
   device::CopyTeam* team = nullptr;
-  std::vector<double> rates;  // one a size, bytes a second
+  std::vector<double> rates;  // bytes/s, one per size
 };
 
 std::string Fixed(double value, int width, int digits) {
@@ -37,8 +37,8 @@ std::string Fixed(double value, int width, int digits) {
   return text.data();
 }
 
-// All ways in turn, round after round, so that a disturbance hits them alike; each by the median of
-// its rounds.
+// Measures all ways in turn, round after round, so that a disturbance hits them alike; takes the
+// median of each.
 void Measure(std::span<std::byte> scratch, uint64_t size, std::vector<CopyWay>* ways,
              const Clock& clock) {
   device::CopyMeter meter(&clock, scratch, size);

@@ -1,7 +1,7 @@
-// BenchCopies: `memserver bench copy`: each way of copying against glibc's memcpy, in memory like
-// the pool's.
+// BenchCopies: `memserver bench copy`: compares each way of copying with glibc's memcpy, in memory
+// like the pool's.
 //
-// One thread, and helpers of its own; takes some 5 s and `bytes` of memory for that time.
+// One thread, and helpers of its own; takes about 5 s, and `bytes` of memory meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace tidepool::memserver {
 
-// A table for people, or one JSON object. Errors: kHostMemoryShort, kMemoryMapFailed, kUsageError
-// (too little memory to measure in).
+// Returns a table for people, or one JSON object. Errors: kHostMemoryShort, kMemoryMapFailed,
+// kUsageError (too little memory to measure in).
 Result<std::string> BenchCopies(uint64_t bytes, bool json, const Clock& clock);
 
 }  // namespace tidepool::memserver

@@ -32,11 +32,11 @@ constexpr std::array<uint32_t, 4> kDepths = {4, 16, 64, 128};
 constexpr uint64_t kFileBytes = 512 * kMiB;
 constexpr uint64_t kPieceBytes = StateTier::kPieceBytesMax;
 constexpr uint64_t kPieces = kFileBytes / kPieceBytes;
-// A faster way has to be faster by so much to be taken instead of one with smaller blocks or fewer
-// of them.
+// A faster setting must be faster by this factor to be preferred to one with smaller or fewer
+// blocks.
 constexpr double kWorthIt = 1.03;
 
-// A directory of its own inside the one that was named, gone afterwards.
+// A directory of its own inside the given one, removed afterwards.
 class Scratch {
  public:
   explicit Scratch(const std::string& directory) : path_(directory + "/bench.XXXXXX") {
@@ -56,9 +56,9 @@ class Scratch {
 
 struct Way {
   uint32_t block = 0, depth = 0;
-  double write = 0, read = 0;  // bytes a second
+  double write = 0, read = 0;  // bytes/s
 
-  // Each piece is read once and written once a step.
+  // Each piece is read once and written once per step.
   double both() const { return 2 / (1 / write + 1 / read); }
 };
 
@@ -69,10 +69,10 @@ struct Drive {
   bool allow_uring;
   int64_t run_ns;
   Clock* clock;
-  std::string queue;  // its name, when one was opened
+  std::string queue;  // its name, if one was opened
 };
 
-// Bytes a second of one kind of transfer; staging full all the time, as while a step is updated.
+// Bytes/s of one kind of transfer, with staging full all the time, as during an update.
 Result<double> Rate(const Drive& drive, nvme::TransferQueue* transfers, nvme::IoQueue* queue,
                     nvme::IoKind kind, uint64_t pieces_min = 0) {
   const int64_t begin = drive.clock->NowNs();
@@ -120,7 +120,7 @@ Status Measure(Drive* drive, Way* way, uint64_t pieces_min = 0) {
   return Status();
 }
 
-// From the smallest on.
+// Starts from the smallest.
 const Way& Best(const std::vector<Way>& ways) {
   const Way* best = &ways.front();
   for (const Way& way : ways) {
@@ -201,7 +201,7 @@ Result<std::string> BenchDrive(const BenchDriveOptions& options, Clock* clock) {
               .run_ns = options.run_ns,
               .clock = clock,
               .queue = ""};
-  // The first writes allocate; what they take is not the drive's.
+  // The first writes allocate; their time is not the drive's.
   Way first{.block = kBlocks.front(), .depth = kDepths.back()};
   TP_RETURN_IF_ERROR(Measure(&drive, &first, kPieces));
   std::vector<Way> ways;

@@ -1,7 +1,7 @@
-// BenchDrive: `memserver bench nvme DIR`: how fast pieces of states go to the drive of a directory
-// and come back, by size and number of the blocks that are out at once, and which of them to use.
+// BenchDrive: `memserver bench nvme DIR`: how fast pieces of states are written to and read from
+// the drive of a directory, by size and number of blocks in flight, and which of them to use.
 //
-// One thread, and those of the queue; takes some 15 s, and 512 MiB of the directory for that time.
+// One thread, and those of the queue; takes about 15 s, and 512 MiB of the directory meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace tidepool::memserver {
 
-// What is measured.
+// What to measure.
 struct BenchDriveOptions {
   std::string directory;
   bool allow_uring = true;
   bool json = false;
-  int64_t run_ns = 250'000'000;  // of one way, block size and depth
+  int64_t run_ns = 250'000'000;  // per direction, block size and depth
 };
 
-// A table for people, or one JSON object. The pair to use is written to the directory, as its
+// Returns a table for people, or one JSON object. Writes the best pair to the directory, as its
 // profile (nvme/drive_profile.h). Errors: those of SlotDirectory::Open and WriteProfile,
 // kMemoryMapFailed, kNvmeIoFailed.
 Result<std::string> BenchDrive(const BenchDriveOptions& options, Clock* clock);

@@ -17,8 +17,8 @@ namespace {
 constexpr size_t kProbeRounds = 15;
 constexpr uint64_t kProbeCopyBytes = 256 * kKiB;
 constexpr uint64_t kProbeFlagBytes = 4096;
-constexpr int64_t kProbeLateNs = 500 * kNsPerMs;  // no slice is so long: something else is wrong
-constexpr int64_t kProbeSlowNs = 200'000;         // beyond twice the time of a copy alone
+constexpr int64_t kProbeLateNs = 500 * kNsPerMs;  // longer than any time slice: an error
+constexpr int64_t kProbeSlowNs = 200'000;         // beyond twice the time of a plain copy
 
 DoneChoice NotMeasured(const Status& why) {
   return {DoneBy::kLoop, "not measured" + (why.ok() ? std::string() : ": " + why.what())};
@@ -51,7 +51,7 @@ class Probe {
     if (stream_ != nullptr) stream_->Synchronize(stream_->Record());
   }
 
-  // Until a copy has ended, as the loop sees it: by its marker, or by the word that its stream
+  // Time until a copy has ended, as the loop sees it: by its marker, or by the word that its stream
   // writes. Negative: not in time.
   int64_t Time(bool writes) {
     device::Flag& word = *reinterpret_cast<device::Flag*>(page_ + kProbeCopyBytes);
@@ -103,7 +103,7 @@ DoneChoice ProbeDone(device::Device* device, const device::Gpu& gpu, Clock* cloc
 
   std::vector<int64_t> alone, written;
   for (size_t round = 0; round < kProbeRounds; ++round) {
-    clock->SleepNs(kLoadKernelNs);  // so that the other process has its turns between ours
+    clock->SleepNs(kLoadKernelNs);  // so that the other process gets its time slices in between
     alone.push_back(probe.Time(false));
     written.push_back(probe.Time(true));
     if (written.back() < 0)

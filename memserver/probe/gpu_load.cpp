@@ -19,14 +19,14 @@
 namespace tidepool::memserver {
 namespace {
 
-// Until its context is made and its first kernels run.
+// Time until its context is made and its first kernels run.
 constexpr int64_t kLoadStartNs = 10 * kNsPerSecond;
 constexpr int64_t kLoadEndNs = 2 * kNsPerSecond;
 constexpr char kRuns = 'r';
 constexpr size_t kKernelsAhead = 4;
 
-// Every thread waits by the GPU's clock until so many nanoseconds have passed. PTX, so that no
-// compiler is needed.
+// Every thread waits by the GPU's clock until the given number of nanoseconds has passed. PTX, so
+// that no compiler is needed.
 constexpr char kLoadCode[] = R"(
 .version 6.0
 .target sm_70
@@ -85,9 +85,10 @@ Status KeepBusy(const std::string& uuid, int socket, const Clock& clock) {
   std::array<device::Stream::Marker, kKernelsAhead> marks{};
   for (size_t i = 0; clock.NowNs() < end && stream->status().ok(); ++i) {
     stream->Synchronize(marks[i % kKernelsAhead]);
-    // The first one has ended, and the next ones are there.
+    // The first one has ended, and the next ones are queued.
     if (i == kKernelsAhead && send(socket, &kRuns, 1, MSG_NOSIGNAL) != 1) break;
-    if (i > kKernelsAhead && WaitReadable(socket, 0)) break;  // nothing is ever sent: it was closed
+    if (i > kKernelsAhead && WaitReadable(socket, 0)) break;  // nothing is ever sent, so it was
+                                                              // closed
     stream->Launch(kLoad, &arguments, kLoadItems);
     marks[i % kKernelsAhead] = stream->Record();
   }

@@ -1,8 +1,8 @@
-// GpuLoad: a process that keeps a GPU busy with kernels while this one measures what it does to it
+// GpuLoad: a process that keeps a GPU busy with kernels while this one measures the effect
 // (done_probe.h); RunGpuLoad is that process.
 //
 // One thread. The process is this program, executed again as `memserver gpu-load`; it ends when the
-// other end of its socket closes, and after kGpuLoadNsMax in any case.
+// other end of its socket closes, and after kGpuLoadNsMax at the latest.
 #pragma once
 
 #include <sys/types.h>
@@ -17,13 +17,13 @@
 namespace tidepool::memserver {
 
 inline constexpr int64_t kGpuLoadNsMax = 5 * kNsPerSecond;
-// Longer than a time slice, as the products of a large model are.
+// Longer than a time slice, like the matrix products of a large model.
 inline constexpr int64_t kLoadKernelNs = 5 * kNsPerMs;
 
 class GpuLoad {
  public:
-  // Returns when its first kernels run. Errors: kKeeperFailed (no process), kCudaUnavailable (it
-  // has no kernel that this GPU runs, or was not ready in time).
+  // Returns once its first kernels run. Errors: kKeeperFailed (no process), kCudaUnavailable (it
+  // has no kernel for this GPU, or was not ready in time).
   static Result<GpuLoad> Start(const device::GpuUuid& gpu);
   GpuLoad(GpuLoad&&) = default;
   GpuLoad& operator=(GpuLoad&&) = delete;

@@ -13,8 +13,8 @@
 namespace tidepool::memserver {
 namespace {
 
-// Free memory of a GPU as the driver's management library counts it, which needs no context; 0
-// where that library is missing.
+// Free memory of a GPU according to the driver's management library, which needs no context; 0 if
+// that library is missing.
 uint64_t FreeByManagement(const device::GpuUuid& uuid) {
   struct Bytes {
     unsigned long long total, free, used;
@@ -45,7 +45,7 @@ Result<OpenedGpu> OpenCuda(const device::Gpu& gpu) {
   opened.form_note = cuda->form_note();
   const device::CudaDevice* device = cuda.get();
   const bool managed = opened.free_before != 0;
-  // Both numbers by the same count, or their difference would mean nothing.
+  // Both numbers must come from the same source, or their difference would be meaningless.
   opened.free_bytes = [device, managed, uuid = gpu.uuid]() -> Result<uint64_t> {
     if (managed) return FreeByManagement(uuid);
     TP_ASSIGN_OR_RETURN(const device::DeviceBytes bytes, device->MemoryBytes());

@@ -25,15 +25,16 @@ constexpr uint64_t kUpdateElements = 64 * 1024;          // of one update: a til
 constexpr uint64_t kUpdateBytes = 16 * kUpdateElements;  // fp32 planes, 16-bit gradient and copy
 constexpr double kGiga = 1e9;
 
-// Work that is repeated; returns what it has done: bytes or elements.
+// Repeated work; returns the amount done: bytes or elements.
 using Work = std::function<uint64_t()>;
 
-// What all of `works` do in a second together, each on a thread of its own, in one window.
+// The amount that all of `works` do per second together, each on a thread of its own, in one
+// window.
 double RateOf(const std::vector<Work>& works, int64_t window_ns, const Clock& clock) {
   std::barrier start(static_cast<ptrdiff_t>(works.size()));
   std::vector<double> rates(works.size(), 0);
   const auto run = [&](size_t i) {
-    works[i]();  // caches and streams are warm
+    works[i]();  // to warm caches and streams
     start.arrive_and_wait();
 
     const int64_t begin = clock.NowNs();
@@ -56,11 +57,10 @@ double RateOf(const std::vector<Work>& works, int64_t window_ns, const Clock& cl
   return sum * kNsPerSecond / kGiga;
 }
 
-// One rank's place at its device: host memory that the device reaches, memory of the device, a
-// stream.
+// One rank's setup at its device: host memory that the device reaches, device memory, a stream.
 class DeviceProbe {
  public:
-  // `bytes` of either memory, a multiple of kCopyBytes.
+  // `bytes` of each memory, a multiple of kCopyBytes.
   static Result<std::unique_ptr<DeviceProbe>> Open(device::Device* device, uint64_t bytes) {
     std::unique_ptr<DeviceProbe> probe(new DeviceProbe(bytes));
     TP_ASSIGN_OR_RETURN(probe->registered_, device->Register(probe->host_.get(), bytes));
@@ -69,12 +69,12 @@ class DeviceProbe {
     return probe;
   }
 
-  // What is under way uses the memory.
+  // Operations in flight use the memory.
   ~DeviceProbe() {
     if (!under_way_.empty()) stream_->Synchronize(under_way_.back());
   }
 
-  // Each copy is of bytes that the one before had not.
+  // Each copy uses other bytes than the one before.
   uint64_t Copy(bool to_device) {
     KeepBusy([&] {
       std::byte* const host = host_.get() + at_;
@@ -85,7 +85,7 @@ class DeviceProbe {
     return kCopyBytes;
   }
 
-  // One step of Adam over the device's memory, as states of a 16-bit chunk lie there.
+  // One step of Adam over the device's memory, in the layout of a 16-bit chunk's states.
   uint64_t Update() {
     const uint64_t elements = bytes_ / 16, plane = elements * sizeof(float);
     std::byte* const at = memory_->data();
@@ -98,7 +98,7 @@ class DeviceProbe {
     return elements;
   }
 
-  // The first error of what was done.
+  // The first error of the operations.
   Status status() const { return stream_->status(); }
 
  private:
@@ -112,8 +112,8 @@ class DeviceProbe {
     std::memset(host_.get(), 0, bytes);
   }
 
-  // Ends one operation; the stream has kUnderWay others then, as it has in a job. With one at a
-  // time, half of what is measured is the CPU hearing of its end (an H200, 4 MiB: 29 GB/s of 53).
+  // Ends one operation; the stream has kUnderWay others then, as in a job. With one at a time, half
+  // of the measured time is the CPU noticing its end (an H200, 4 MiB: 29 GB/s of 53).
   template <typename Begin>
   void KeepBusy(const Begin& begin) {
     while (under_way_.size() <= kUnderWay) {
@@ -177,7 +177,7 @@ double HostUpdate(const RatesTask& task, const Clock& clock) {
 }
 
 Result<MeasuredRates> WithRanks(const RatesTask& task, uint32_t ranks, const Clock& clock) {
-  // Host memory and, on the host, the device's.
+  // Host memory and, if the device is the host, the device's.
   const uint64_t each =
       std::max(task.scratch_bytes / 2 / ranks / kCopyBytes * kCopyBytes, kCopyBytes);
   std::vector<std::unique_ptr<DeviceProbe>> probes;
@@ -205,7 +205,7 @@ Result<MeasuredRates> WithRanks(const RatesTask& task, uint32_t ranks, const Clo
 }  // namespace
 
 Result<std::vector<MeasuredRates>> MeasureRates(const RatesTask& task, const Clock& clock) {
-  // Ranks share the workers, so that their number does not matter.
+  // Ranks share the workers, so the number of ranks does not matter.
   const double host_update = HostUpdate(task, clock);
   std::vector<MeasuredRates> all;
   for (uint32_t ranks = 1; ranks <= task.devices.size(); ++ranks) {

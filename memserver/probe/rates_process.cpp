@@ -37,7 +37,7 @@ namespace tidepool::memserver {
 namespace {
 
 constexpr uint32_t kHostRanksMax = 8;
-// Nothing is measured where so many times the memory is not there.
+// Nothing is measured unless this many times the memory is available.
 constexpr uint64_t kMemoryTimes = 4;
 
 // "machine":"..." as RatesText writes it.
@@ -47,7 +47,7 @@ std::string MachineField(const std::string& machine) {
   return object.substr(1, object.size() - 2);
 }
 
-// Whether the file holds rates of this machine.
+// True if the file holds rates of this machine.
 bool IsOf(const std::string& file, const std::string& machine) {
   std::ifstream in(file);
   std::stringstream text;
@@ -61,14 +61,14 @@ Status WriteWhole(const std::string& file, const std::string& text) {
       open(fresh.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   const bool written = out.valid() && write(out.get(), text.data(), text.size()) ==
                                           static_cast<ssize_t>(text.size());
-  // Whoever may enter the directory may read it.
+  // Readable by everyone who may enter the directory.
   constexpr mode_t kReadable = S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH;
   if (written && fchmod(out.get(), kReadable) == 0 && rename(fresh.c_str(), file.c_str()) == 0)
     return {};
   return Status(ErrorId::kFileWriteFailed, "cannot write " + file + ": " + std::strerror(errno));
 }
 
-// One a GPU; none where there is none, or where they are not to be used.
+// Opens all GPUs; none if there are none, or if they are not to be used.
 std::vector<std::unique_ptr<device::Device>> OpenGpus(bool wanted) {
   std::vector<std::unique_ptr<device::Device>> devices;
   const auto gpus =

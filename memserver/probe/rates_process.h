@@ -2,8 +2,8 @@
 // the machine; RunMeasureRates is that process.
 //
 // One thread (main). The process is this program, executed again as `memserver measure-rates`. It
-// runs below all others (SCHED_IDLE), has its own memory and, of GPUs, its own contexts, so that
-// ending it at any moment gives everything back. It ends when the other end of its pipe closes.
+// runs at the lowest priority (SCHED_IDLE), and has its own memory and GPU contexts, so that ending
+// it at any moment releases everything. It ends when the other end of its pipe closes.
 #pragma once
 
 #include <sys/types.h>
@@ -20,14 +20,14 @@
 
 namespace tidepool::memserver {
 
-// What the process is told.
+// The order for the process.
 struct RatesOrder {
-  std::string file;      // that it writes, atomically, and leaves alone where it is this machine's
-  uint32_t workers = 1;  // that update on the host
-  bool gpus = true;      // measure with the GPUs that the driver shows, where there are any
+  std::string file;      // written atomically; left alone if it is of this machine
+  uint32_t workers = 1;  // number of host workers for updates
+  bool gpus = true;      // measure the GPUs that the driver shows, if any
 };
 
-// The order as the words behind `measure-rates`, and back. Errors: kUsageError.
+// Converts an order to the words behind `measure-rates`, and back. Errors: kUsageError.
 std::vector<std::string> WordsOf(const RatesOrder& order);
 Result<RatesOrder> OrderOf(const std::vector<std::string>& words);
 
@@ -38,11 +38,11 @@ class RatesProcess {
   RatesProcess& operator=(const RatesProcess&) = delete;
   ~RatesProcess() { Stop(); }
 
-  // Errors: kKeeperFailed (no process). Requires that none runs.
+  // Starts the process. Errors: kKeeperFailed (no process). Requires that none runs.
   Status Start();
-  // Whether the process has ended well, once it has ended. Never blocks.
+  // Once the process has ended: whether it succeeded. Never blocks.
   std::optional<bool> Ended();
-  // Kills it and waits until it is gone; harmless when none runs.
+  // Kills it and waits until it is gone; does nothing if none runs.
   void Stop();
 
  private:

@@ -1,6 +1,6 @@
-// StartTuning: what a server measures before it serves, in memory of its pool that no job has.
+// StartTuning: the measurements of a server before it serves, in unused memory of its pool.
 //
-// The main thread, before the serve loop exists. The memory is given back; what it held is lost.
+// The main thread, before the serve loop exists. The memory is returned; its contents are lost.
 #pragma once
 
 #include "base/clock.h"
@@ -11,11 +11,11 @@
 
 namespace tidepool::memserver {
 
-// The copy kernel, chosen in a new pool, which is all zeros and stays so. An adopted pool holds
-// jobs, and a restart is in a hurry: nothing is measured there.
+// Chooses the copy kernel, in a new pool, which is all zeros and stays so. An adopted pool holds
+// jobs, and a restart must be quick: nothing is measured there.
 device::CopyTuning TuneCopies(device::HostDevice* device, HostPool* pool, bool adopted);
-// How far ahead updates of this team ask for memory. The pages were touched already. The default
-// where the pool has too little room.
+// Chooses the prefetch distance of this team's updates. The pages were touched already. The default
+// if the pool has too little room.
 optim::Tuning TuneUpdates(const WorkerTeam& team, HostPool* pool, const Clock& clock);
 
 }  // namespace tidepool::memserver

@@ -1,5 +1,5 @@
-// TopologyReport: the machine, the places planned on it and where the pool really lies, as the
-// answer of /v1/topology.
+// TopologyReport: the machine, its planned placements and the pool's actual location, as the answer
+// of /v1/topology.
 //
 // Any thread; pure.
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace tidepool::memserver {
 
-// `pool` is null where no pool exists (`memserver check`). docs/admin_api.md lists every field.
+// `pool` is null if no pool exists (`memserver check`). docs/admin_api.md lists every field.
 std::string TopologyReport(const device::Topology& topology, const device::Places& places,
                            const PoolFacts* pool);
 // One line for people: "2 NUMA nodes, pool interleaved on 0-1, workers on CPUs 3,7, staging of
