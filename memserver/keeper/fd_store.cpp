@@ -40,7 +40,7 @@ long NumberOf(const char* variable) {
   return text == nullptr ? 0 : std::strtol(text, nullptr, 10);
 }
 
-// Names of the descriptors from kFirstFd on that were handed to this process and not to its parent.
+// Names of the descriptors from kFirstFd on, if passed to this process and not to its parent.
 std::vector<std::string> PassedNames() {
   std::vector<std::string> names;
   const char* text = std::getenv("LISTEN_FDNAMES");

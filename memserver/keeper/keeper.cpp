@@ -29,13 +29,13 @@ namespace tidepool::memserver {
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-// Before the second start; doubled for each later one.
+// Pause before the second start; doubled for each later one.
 constexpr int64_t kBackOffNs = 100 * kNsPerMs;
 constexpr int64_t kBackOffMaxNs = 30 * kNsPerSecond;
-// Between two looks at a started server that has not connected.
+// Interval of checks on a started server that has not connected.
 constexpr int64_t kStartPatienceNs = 60 * kNsPerSecond;
 constexpr int64_t kFirstPatienceNs = 10 * kNsPerSecond;  // for the server that started this keeper
-constexpr int64_t kSendNs = kNsPerSecond;                // for a server to read what it asked for
+constexpr int64_t kSendNs = kNsPerSecond;                // time for a server to read an answer
 constexpr uint32_t kPacketsPerTurn = 64;
 
 int64_t LeaseNs(uint64_t lease_ms) {
@@ -46,7 +46,7 @@ int64_t LeaseNs(uint64_t lease_ms) {
 class Keeper {
  public:
   explicit Keeper(const KeeperOptions& options) : options_(options), door_(options.listen_fd) {}
-  bool Open();  // false, and it has said why: there is nothing to listen on
+  bool Open();  // false, after an error message: cannot listen
   void Serve();
   void Close();
 
@@ -71,17 +71,17 @@ class Keeper {
   SteadyClock clock_;
 
   std::map<uint32_t, HeldMemory> held_;  // by slot
-  // The connection; one that has sent no message yet is not a server.
+  // The connection; a peer that has sent no message yet is not a server.
   UniqueFd server_;
-  bool served_ = false;                  // the other side of server_ has spoken
-  std::optional<uint64_t> farewell_ms_;  // the lease of its kPart
-  int64_t spoke_at_ns_ = 0;              // when it spoke first
-  // Since the server before it ended; 0: it has the memory as well.
+  bool served_ = false;                  // the peer of server_ has sent a message
+  std::optional<uint64_t> farewell_ms_;  // lease of its kPart
+  int64_t spoke_at_ns_ = 0;              // when it sent its first message
+  // When the former server ended; 0: the present one has the memory as well.
   int64_t alone_since_ns_ = 0;
   uint32_t starts_ = 0;  // since a server has served for kSteadyNs
-  pid_t starting_ = 0;   // started, has not spoken yet
+  pid_t starting_ = 0;   // started, has not sent a message yet
   int64_t start_at_ns_ = kNever, end_at_ns_ = kNever;
-  bool asked_to_end_ = false;  // a keeper that stays ends as soon as no memserver is connected
+  bool asked_to_end_ = false;  // a keeper that stays ends once no memserver is connected
   bool ended_ = false;
 };
 
@@ -90,7 +90,7 @@ bool Keeper::Open() {
   sigset_t set;
   sigemptyset(&set);
   for (const int signal : {SIGTERM, SIGCHLD}) sigaddset(&set, signal);
-  if (options_.stays) {  // started by hand, ended by hand
+  if (options_.stays) {  // started and ended by hand
     sigaddset(&set, SIGINT);
     std::signal(SIGINT, SIG_DFL);
   }
@@ -106,8 +106,8 @@ bool Keeper::Open() {
 
 void Keeper::Serve() {
   while (!ended_) {
-    // poll ignores a negative descriptor. The server's end is looked at before a successor, and
-    // before the child that it was.
+    // poll ignores a negative descriptor. The server's end is handled before a successor, and
+    // before the exit of the child.
     std::array<pollfd, 3> entries{
         {{server_.get(), POLLIN, 0}, {door_.fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}}};
     if (poll(entries.data(), entries.size(), TimeoutMs()) < 0) continue;
@@ -189,8 +189,8 @@ void Keeper::OnServerEnd() {
   ScheduleStart();
 }
 
-// Not this protocol. Its process may live on, so nothing is started beside it; it may connect
-// again.
+// The peer does not speak this protocol. Its process may live on, so nothing is started beside it;
+// it may connect again.
 void Keeper::RefuseServer() {
   LogWarn("connection closed: it sends malformed messages, or does not read");
   server_.Reset();
@@ -211,13 +211,13 @@ void Keeper::AcceptServer() {
                    {{"pid", peer.pid}});
   }
 
-  server_ = std::move(socket);  // in place of one that never spoke
+  server_ = std::move(socket);  // replaces one that never sent a message
   SendMessage(server_.get(), {KeeperOp::kHello, kKeeperProtocol, static_cast<uint64_t>(getpid())},
               -1, 0);
   LogInfo("connected", {{"pid", peer.pid}});
 }
 
-// Memory that is held is tried for without end; a server for its own sake is not.
+// Starts are retried without limit while memory is held, but not for an empty keeper.
 void Keeper::ScheduleStart() {
   if (options_.no_respawn || options_.command.empty())
     return HoldFor(options_.lease_ms, "memserver has crashed");
@@ -227,7 +227,7 @@ void Keeper::ScheduleStart() {
   if (gives_up && starts_ >= kStartsMax)
     return HoldFor(options_.lease_ms, "memserver has crashed too often");
 
-  constexpr uint32_t kDoublings = 10;  // from there on it is the longest pause
+  constexpr uint32_t kDoublings = 10;  // the longest pause from there on
   const int64_t pause_ns =
       starts_ == 0 ? 0 : std::min(kBackOffMaxNs, kBackOffNs << std::min(starts_ - 1, kDoublings));
   start_at_ns_ = clock_.NowNs() + pause_ns;
@@ -261,8 +261,8 @@ void Keeper::HoldFor(uint64_t lease_ms, const char* cause) {
           {{"cause", cause}, {"lease_ms", lease_ms}});
 }
 
-// The end of a keeper, unless it stays: then the connection closes, for a farewell is answered by
-// that.
+// The end of a keeper, unless it stays: then it closes the connection, which is the answer to a
+// farewell.
 void Keeper::LetEverythingGo() {
   held_.clear();
   if (!options_.stays) {
@@ -305,7 +305,7 @@ void Keeper::OnTime() {
   const int64_t now = clock_.NowNs();
   if (now >= start_at_ns_) return StartServer(now);
   if (now < end_at_ns_) return;
-  if (starting_ != 0 && door_.CanBeFound()) {  // it may take its time, as long as it lives
+  if (starting_ != 0 && door_.CanBeFound()) {  // it may be slow, as long as it lives
     end_at_ns_ = now + kStartPatienceNs;
     return;
   }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kProbeNs = kNsPerSecond;
 
-// The keeper socket of the directory, listening, in place of one that nobody listens at any more.
+// Listens on the directory's keeper socket, replacing a stale one.
 Result<UniqueFd> ListenIn(const std::string& socket_dir, Clock* clock) {
   TP_RETURN_IF_ERROR(shm::CheckSocketDir(socket_dir));
   if (mkdir(socket_dir.c_str(), S_IRWXU) != 0 && errno != EEXIST) {

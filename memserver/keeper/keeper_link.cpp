@@ -22,12 +22,12 @@ namespace tidepool::memserver {
 
 namespace {
 
-// A keeper learns of the end of one memserver and of the next one's coming in any order.
+// A keeper may notice the end of one memserver and the arrival of the next in any order.
 constexpr int64_t kRetryForNs = kNsPerSecond;
-constexpr int64_t kRetryPauseNs = 5 * kNsPerMs;  // the first; doubled each time
+constexpr int64_t kRetryPauseNs = 5 * kNsPerMs;  // the first pause, doubled each time
 constexpr int64_t kReapNs = kNsPerSecond;
-// While a machine stands still, clocks go on, and when it goes on, a wait may be over before the
-// keeper has run at all: that costs one part.
+// While a machine is suspended, clocks go on, so that after it a wait may be over before the keeper
+// has run at all: that costs one part.
 constexpr int kWaitParts = 10;
 
 Status Failed(std::string what) {
@@ -82,11 +82,11 @@ Result<std::unique_ptr<KeeperLink>> KeeperLink::Start(const KeeperStart& start) 
 
 Result<std::unique_ptr<KeeperLink>> KeeperLink::StartAt(UniqueFd listener,
                                                         const KeeperStart& start) {
-  // Waits in the backlog until the keeper lives.
+  // Waits in the backlog until the keeper runs.
   auto socket = shm::ConnectSocket(start.clock, start.socket_path, start.wait_ns);
   if (!socket.ok())
     return Failed("the keeper's socket does not take connections").Where(start.socket_path);
-  // What finds no room is sent when the keeper reads.
+  // Descriptors that do not fit are sent once the keeper reads.
   size_t sent = 0;
   const auto send_one = [&](const MemoryToHold& memory) {
     return SendMessage(socket->get(), {KeeperOp::kHold, memory.slot, memory.bytes}, memory.fd, 0) ==
@@ -100,7 +100,7 @@ Result<std::unique_ptr<KeeperLink>> KeeperLink::StartAt(UniqueFd listener,
                       SpawnSession({start.program, KeepArguments(start),
                                     EnvironmentFor(start.again), listener.get(), true}));
   std::unique_ptr<KeeperLink> link(new KeeperLink(std::move(socket).value(), child, start.wait_ns));
-  listener.Reset();  // from here on a keeper that dies shows as a closed connection
+  listener.Reset();  // from here on a dead keeper shows as a closed connection
   link->passed_on_ns_ = start.clock->NowNs();
   TP_RETURN_IF_ERROR(link->Greet(Place::kBeside));
 
@@ -117,7 +117,7 @@ KeeperLink::KeeperLink(UniqueFd socket, pid_t child, int64_t wait_ns)
 
 KeeperLink::~KeeperLink() {
   if (child_ <= 0) return;
-  // A keeper that has closed the connection is about to end: it must not stay behind as a zombie.
+  // A keeper that has closed the connection is about to end: it must not become a zombie.
   if (process_.valid() && shm::WaitForSocket(socket_.get(), POLLIN, 0))
     shm::WaitForSocket(process_.get(), POLLIN, kReapNs);
   waitpid(child_, nullptr, WNOHANG);
@@ -137,8 +137,8 @@ Status KeeperLink::Greet(Place place) {
   for (const int fd : {socket_.get(), process_.get()}) {
     epoll_event event{};
     event.events = EPOLLIN;
-    // Without a pidfd (no /proc rights, another pid namespace) the end of the connection is the one
-    // sign of death.
+    // Without a pidfd (no /proc rights, another pid namespace) the end of the connection is the
+    // only sign of death.
     if (fd >= 0 && epoll_ctl(watch_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
       return Failed("the keeper cannot be watched").Why(std::strerror(errno));
   }

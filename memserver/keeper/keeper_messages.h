@@ -1,8 +1,8 @@
-// KeeperMessage: all that memserver and its keeper say to each other: packets of 16 bytes over a
+// KeeperMessage: the protocol between memserver and its keeper: packets of 16 bytes over a
 // SOCK_SEQPACKET Unix socket.
 //
-// One thread a socket. The kernel passes descriptors along (SCM_RIGHTS); what is in flight when one
-// side dies still arrives.
+// One thread per socket. The kernel passes descriptors along (SCM_RIGHTS); messages in flight when
+// one side dies still arrive.
 //
 //     memserver              keeper
 //       | connect ------------> |
@@ -15,7 +15,7 @@
 //       | kPart or kEnd ------> |   a farewell; a connection that closes without one is a crash
 //
 // kPart: hold the memory for `value` milliseconds and do not start memserver again. kEnd: the
-// memory is not needed any more.
+// memory is no longer needed.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@
 
 namespace tidepool::memserver {
 
-// What a message asks or tells.
+// The meaning of a message.
 enum class KeeperOp : uint32_t {
   kHold = 1,
   kTake,
@@ -48,33 +48,31 @@ struct KeeperMessage {
 static_assert(sizeof(KeeperMessage) == 16);
 
 inline constexpr uint32_t kKeeperProtocol = 1;
-// So many answers fit into a socket whose reader has not started to read; with pieces of 64 GiB
+// This many answers fit into a socket whose reader has not started to read; with pieces of 64 GiB
 // they name 8 TiB.
 inline constexpr uint32_t kKeptSlotsMax = 128;
-// Memory of GPUs (decision 026), whose descriptors are no memfds, one a share of a job. A slot that
-// was let go of holds an empty memfd, for keepers of every release know how to replace what a slot
-// holds.
+// GPU memory (decision 026), whose descriptors are not memfds; one per share of a job. A released
+// slot holds an empty memfd, because keepers of every release can replace the content of a slot.
 inline constexpr uint32_t kStateSlotsFirst = 96;
 
-// One kept memfd and who owns its descriptor: the holder of this value.
+// One kept memfd. The holder of this value owns its descriptor.
 struct HeldMemory {
   uint32_t slot = 0;
   UniqueFd fd;
   uint64_t bytes = 0;
 };
 
-// One memfd to be kept. The descriptor stays the caller's.
+// One memfd to be kept. The caller keeps the descriptor.
 struct MemoryToHold {
   uint32_t slot = 0;
   int fd = -1;
   uint64_t bytes = 0;
 };
 
-// Sends one message, with `fd` when it is >= 0; waits up to `timeout_ns` for room, then says
+// Sends one message, with `fd` if it is >= 0; waits up to `timeout_ns` for room, then returns
 // kWouldBlock.
 shm::SocketResult SendMessage(int socket, const KeeperMessage& message, int fd, int64_t timeout_ns);
-// The message of a packet; none where size, operation, slot or number of descriptors is not as
-// above.
+// Parses a packet; none if size, operation, slot or number of descriptors is not as above.
 std::optional<KeeperMessage> MessageOf(const shm::Packet& packet);
 
 }  // namespace tidepool::memserver

@@ -28,8 +28,8 @@ KeeperChoice Resolve(KeeperChoice choice) {
 KeptHolder::KeptHolder(KeeperChoice choice, KeeperStart start)
     : form_(Resolve(choice)), start_(std::move(start)) {}
 
-// Closing without a word is a crash to the keeper: it holds what an earlier server left, and tries
-// again.
+// Closing without a farewell is a crash to the keeper: it holds what an earlier server left, and
+// starts a server again.
 KeptHolder::~KeptHolder() {
   if (!link_) return;
   if (!of_another_) {
@@ -43,7 +43,7 @@ Result<std::vector<HeldMemory>> KeptHolder::Take() {
   if (form_ == KeeperChoice::kSystemd) {
     auto taken = TakeStored();
     for (const HeldMemory& memory : taken) stored_.insert(memory.slot);
-    return taken;  // systemd goes on holding it, whatever becomes of this process
+    return taken;  // systemd continues to hold it, whatever becomes of this process
   }
   if (form_ == KeeperChoice::kNone) return std::vector<HeldMemory>();
 
@@ -104,7 +104,7 @@ void KeptHolder::End() {
   if (link_) LetGo(link_->End());
 }
 
-// A keeper that died as its server went has left its socket behind.
+// A keeper that died while its server ended has left its socket behind.
 void KeptHolder::LetGo(const Status& told) {
   link_.reset();
   if (told.ok()) return;

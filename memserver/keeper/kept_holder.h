@@ -1,11 +1,10 @@
-// KeptHolder: the holder of memserver's memory while memserver is gone: a keeper process, the store
-// of systemd, or nobody.
+// KeptHolder: the holder of memserver's memory while memserver is gone: a keeper process, the
+// systemd store, or nobody.
 //
-// One thread: memserver's main thread. A keeper is started by the first Hold, when no earlier one
-// was found. Without a farewell (Part or End) the destructor is the end of a start that failed:
-// what an earlier memserver left is held on, and to the keeper this is a crash;
-// what was new and had no jobs yet is given up. All calls do nothing, and succeed, where nobody
-// holds.
+// One thread: memserver's main thread. The first Hold starts a keeper, unless an earlier one was
+// found. Without a farewell (Part or End) the destructor marks a failed start: memory that an
+// earlier memserver left is still held, and to the keeper this is a crash; new memory, which had no
+// jobs yet, is released. If nobody holds, all calls do nothing and succeed.
 #pragma once
 
 #include <cstdint>
@@ -20,63 +19,63 @@
 
 namespace tidepool::memserver {
 
-// Who is to hold the memory (--keeper).
+// The holder of the memory (--keeper).
 enum class KeeperChoice {
-  kAuto,     // systemd where it offers its store, a process otherwise
+  kAuto,     // systemd if it offers its store, a process otherwise
   kProcess,  // always a keeper process
   kSystemd,  // always the store of systemd
   kNone,     // memory ends with this process
-  // A keeper that another program starts (`memserver keeper`), and starts again; it is waited for,
+  // A keeper that another program starts (`memserver keeper`), and restarts; it is waited for,
   // never made.
   kExternal
 };
 
 class KeptHolder {
  public:
-  // With kNone nothing of `start` is read.
+  // With kNone `start` is not read.
   KeptHolder(KeeperChoice choice, KeeperStart start);
   ~KeptHolder();
   KeptHolder(const KeptHolder&) = delete;
   KeptHolder& operator=(const KeptHolder&) = delete;
 
-  // What an earlier memserver left; empty when it left nothing. Call first. Errors: kKeeperFailed
-  // (a keeper is there and does not answer: starting beside it would lose what it holds).
+  // The memory that an earlier memserver left; empty if there is none. Call first. Errors:
+  // kKeeperFailed (a keeper exists and does not answer: a start beside it would lose what it
+  // holds).
   Result<std::vector<HeldMemory>> Take();
-  // Replaces what the slot held. Errors: kKeeperFailed.
+  // Replaces the content of the slot. Errors: kKeeperFailed.
   Status Hold(const MemoryToHold& memory);
-  // Nothing of the slot is needed any more.
+  // Releases the slot.
   Status LetGo(uint32_t slot);
-  // Nothing that was held until now is needed.
+  // Releases everything held until now.
   Status Forget();
-  // Hold everything for `lease_ms` after this process has ended, and start nothing; another keeper
-  // is made to where this one died.
-  // systemd holds for as long as its unit says. Errors: kKeeperFailed; then nothing outlives this
-  // process.
+  // Holds everything for `lease_ms` after this process has ended, and starts nothing; replaces a
+  // keeper that died. systemd holds for as long as its unit says. Errors: kKeeperFailed; then
+  // nothing outlives this process.
   Status Part(uint64_t lease_ms, std::span<const MemoryToHold> all);
-  // Give everything up, now.
+  // Releases everything, now.
   void End();
 
-  // Readable when the keeper has died: call Renew. -1 where there is nothing to watch (poll ignores
+  // Readable once the keeper has died: call Renew. -1 if there is nothing to watch (poll ignores
   // it).
   int watch_fd() const { return link_ ? link_->watch_fd() : -1; }
-  // Makes a new keeper hold all of it. Errors: kKeeperFailed; then nobody holds it, and a later
+  // Makes a new keeper hold everything. Errors: kKeeperFailed; then nobody holds it, and a later
   // Renew may try again.
   Status Renew(std::span<const MemoryToHold> all);
-  // True when the keeper has died; for a caller that cannot poll watch_fd().
+  // True if the keeper has died; for a caller that cannot poll watch_fd().
   bool HasDied() const;
 
-  // Memory outlives this process.
+  // True if memory outlives this process.
   bool Holds() const { return form_ != KeeperChoice::kNone; }
-  // What holds: for the log.
+  // The kind of holder, for the log.
   const char* Name() const;
-  // 0 where there is no keeper process.
+  // 0 if there is no keeper process.
   pid_t keeper_pid() const { return link_ ? link_->keeper_pid() : 0; }
 
  private:
   bool SpeaksToKeeper() const {
     return form_ == KeeperChoice::kProcess || form_ == KeeperChoice::kExternal;
   }
-  // The keeper that is there; of kExternal one that comes within `patience_ns`. Errors: kNoServer,
+  // The existing keeper; for kExternal, one that comes within `patience_ns`. Errors: kNoServer,
   // kKeeperFailed.
   Result<std::unique_ptr<KeeperLink>> Find(int64_t patience_ns) const;
   Status FindOrStart(bool again, std::span<const MemoryToHold> all);
@@ -84,8 +83,8 @@ class KeptHolder {
   const KeeperChoice form_;  // never kAuto
   const KeeperStart start_;
   std::unique_ptr<KeeperLink> link_;  // with kProcess
-  std::set<uint32_t> stored_;         // slots, of kSystemd
-  bool of_another_ = false;           // the keeper holds what another memserver left
+  std::set<uint32_t> stored_;         // slots, for kSystemd
+  bool of_another_ = false;           // the keeper holds memory that another memserver left
 };
 
 }  // namespace tidepool::memserver

@@ -35,7 +35,7 @@ class SpawnPlan {
   explicit SpawnPlan(const SessionCommand& command) {
     posix_spawn_file_actions_init(&files_);
     posix_spawnattr_init(&attributes_);
-    // Also clears close-on-exec where the two numbers are the same.
+    // Also clears close-on-exec if the two numbers are the same.
     if (command.inherited_fd >= 0)
       posix_spawn_file_actions_adddup2(&files_, command.inherited_fd, kInheritedFd);
 
