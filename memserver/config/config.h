@@ -1,12 +1,12 @@
-// Config: every setting of memserver, in groups, with its unit and where its value came from
-// (flag > environment > file > default).
+// Config: every setting of memserver, in groups, with its unit and the origin of its value (flag >
+// environment > file > default).
 //
-// One thread, before the server starts. A setting is a member of one group, which is passed on
+// One thread, before the server starts. A setting is a member of one group, which is passed as a
 // whole to its readers, and a row of the table in setting_table.cpp: its flag, environment
 // variable, key of the configuration file, default, line in --help and line in `memserver config`.
-// Groups that rooms below read are theirs: memserver/residency/settings.h and NvmeOptions. The
-// table fills every member; what a member holds before that suits a server inside a test: one
-// worker, nothing measured.
+// Groups that lower rooms read are declared there: memserver/residency/settings.h and NvmeOptions.
+// The table fills every member; the initial values suit a server inside a test: one worker, nothing
+// measured.
 #pragma once
 
 #include <cstdint>
@@ -31,11 +31,11 @@
 
 namespace tidepool::memserver {
 
-// The memory for all jobs, and where it lies.
+// The memory for all jobs, and its placement.
 struct PoolSettings {
   std::string size;        // bytes, or a share of what is available at start (ParseSizeOrShare)
   bool huge_pages = true;  // ask the system for pages of 2 MiB
-  bool reserved_pages = false;  // take those that the administrator has set aside
+  bool reserved_pages = false;  // use those reserved by the administrator
   std::vector<uint32_t> nodes;  // NUMA nodes; none: by the rules of device/places.h
   device::PoolSpread spread = device::PoolSpread::kInterleave;
 };
@@ -43,17 +43,17 @@ struct PoolSettings {
 // The workers that update parameters.
 struct OptimizerSettings {
   uint32_t threads = 1;        // kAutomatic until memserver starts
-  std::vector<uint32_t> cpus;  // of the workers; none: by the rules of device/places.h
+  std::vector<uint32_t> cpus;  // the workers' CPUs; none: by the rules of device/places.h
   optim::IsaLevel isa = optim::BestIsa();
   std::optional<optim::Tuning> tuning = optim::Tuning{};  // none: measured at start
 };
 
-// Who copies between pool and rCaches.
+// The threads that copy between pool and rCaches.
 struct CopySettings {
-  // 0: the serve loop copies; else one thread for each session, and this many together for a large
+  // 0: the serve loop copies; else one thread per session, and this many together for a large
   // range. kAutomatic until memserver starts.
   uint32_t threads = 0;
-  bool together = false;  // even where measured not to be worth it: a number was given
+  bool together = false;  // even if measured not to be worth it, because a number was given
 };
 
 // When GPUs are opened (--gpu).
@@ -65,13 +65,13 @@ struct GpuSettings {
   std::optional<DoneBy> done;  // none: measured when a GPU is opened
 };
 
-// Who holds the jobs' memory while memserver is gone.
+// What holds the jobs' memory while memserver is gone.
 struct KeeperSettings {
   KeeperChoice kind = KeeperChoice::kAuto;
   bool respawn = true;  // the keeper process starts memserver again after a crash
 };
 
-// Who may connect, and where numbers are told.
+// Who may connect, and where metrics are served.
 struct AccessSettings {
   bool is_service = false;                      // else private
   std::string group = {}, operator_group = {};  // of service mode: names or numbers
@@ -80,7 +80,7 @@ struct AccessSettings {
 
 // What users and jobs may take of the pool.
 struct QuotaSettings {
-  std::string fallback = "100%";         // of each user without an entry: a size or a share
+  std::string fallback = "100%";         // of users without an entry: a size or a share
   std::vector<QuotaEntry> entries = {};  // from the file only
 };
 
@@ -99,7 +99,7 @@ struct Config {
   QuotaSettings quota;
   AccessSettings admin;
   KeeperSettings keeper;
-  bool measure_rates = true;  // of the machine, when nothing else is to be done
+  bool measure_rates = true;  // when the machine has nothing else to do
   LogFormat log_format = LogFormat::kAuto;
 };
 
@@ -114,19 +114,19 @@ struct Setting {
   bool is_live = false;  // a reload may change it
 };
 
-// The table, in the order of --help.
+// The table, in --help order.
 std::span<const Setting> Settings();
-// "TIDEPOOL_POOL" of "--pool".
+// The environment variable of a setting: "TIDEPOOL_POOL" for "--pool".
 std::string EnvironmentNameOf(const Setting& setting);
 
-// The value in force and its origin: "default", "/etc/x.toml:3", "TIDEPOOL_POOL", "--pool".
+// A setting's value and its origin: "default", "/etc/x.toml:3", "TIDEPOOL_POOL", "--pool".
 struct EffectiveSetting {
   const Setting* setting = nullptr;
   std::string text;
   std::string origin;
 };
 
-// The settings that hold, as values and as people gave them.
+// The loaded settings, as values and as text.
 struct LoadedConfig {
   std::string file;  // empty: none
   Config config;
@@ -141,16 +141,16 @@ struct ConfigSources {
   std::function<std::string(const std::string& name)> environment;
 };
 
-// Errors: kConfigUnreadable, kConfigSyntax, kConfigUnknownKey, kConfigBadValue; each names its
-// place.
+// Loads the configuration. Errors: kConfigUnreadable, kConfigSyntax, kConfigUnknownKey,
+// kConfigBadValue; each names its place.
 Result<LoadedConfig> LoadConfig(const ConfigSources& sources);
 
-// A complete, commented configuration file: with the defaults, or with the values that hold and
-// their origins.
+// A complete, commented configuration file: with the defaults, or with the current values and their
+// origins.
 std::string PrintDefaults();
 std::string PrintEffective(const LoadedConfig& loaded);
-// Every setting that there is, as JSON: its key, flag, variable, kind, default and meaning, and
-// whether a reload may change it.
+// Every setting as JSON: its key, flag, variable, kind, default and meaning, and whether a reload
+// may change it.
 std::string ConfigSchema();
 
 }  // namespace tidepool::memserver

@@ -1,4 +1,4 @@
-// The configuration as a file: what holds, or the defaults.
+// Prints the configuration as a file: the current values, or the defaults.
 #include <algorithm>
 #include <functional>
 #include <string>
@@ -10,7 +10,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// [[jobs.quota]] tables are no settings, so the file shows one as a comment.
+// [[jobs.quota]] tables are not settings, so the file shows one as a comment.
 constexpr const char* kQuotaExample =
     "\n# What a user or a job may have is a table of its own; as many as there are "
     "(docs/operations.md):\n"
@@ -27,14 +27,13 @@ std::string Line(const EffectiveSetting& each, const std::string& comment) {
   const std::string_view key = each.setting->key;
   const std::string name(
       key.substr(key.rfind('.') == std::string_view::npos ? 0 : key.rfind('.') + 1));
-  // What JSON escapes, TOML escapes alike.
+  // TOML escapes strings as JSON does.
   std::string line = name + " = " + QuoteJson(each.text);
   line.resize(std::max<size_t>(line.size(), 28), ' ');
   return line + "  # " + comment + "\n";
 }
 
-// Keys without a table come first, as TOML demands; the table above is in the order of its tables
-// otherwise.
+// Keys without a table come first, as TOML requires; otherwise the order is that of the table.
 std::string PrintFile(const std::vector<EffectiveSetting>& effective,
                       const std::function<std::string(const EffectiveSetting&)>& comment) {
   std::string top, tables, table_now;

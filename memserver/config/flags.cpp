@@ -43,7 +43,7 @@ constexpr std::array<CommandEntry, 9> kCommands{{
      "print what a shell completes this command line with: bash, zsh or fish"},
 }};
 
-// Flags of one command, beside the settings.
+// Flags of one command, in addition to the settings.
 struct CommandFlag {
   Command command;
   std::string_view name, kind, description;  // kind: empty when it takes no value
@@ -100,7 +100,7 @@ Result<Command> CommandOf(const std::string& word) {
 }
 
 // memserver keep --listen-fd N --lease-ms N --log-level N --log-format N [--no-respawn] --
-// COMMAND...: memserver starts its keeper so; not for people, so not in --help, and with the
+// COMMAND...: how memserver starts its keeper. Not for people, so not in --help, and with the
 // numbers of LogLevel and LogFormat.
 Status ParseKeep(std::vector<std::string> words, KeeperOptions* options) {
   const auto dashes = std::find(words.begin(), words.end(), "--");
@@ -159,7 +159,7 @@ Status ParseOptions(std::vector<std::string> words, Flags* flags) {
   }
 
   try {
-    std::reverse(words.begin(), words.end());  // CLI11 takes the words from the back
+    std::reverse(words.begin(), words.end());  // CLI11 takes words from the back
     app.parse(words);
   } catch (const CLI::ExtrasError&) {
     return UnknownWords(app.remaining());

@@ -1,4 +1,4 @@
-// Flags: the command line of memserver as a command and the settings given with it.
+// Flags: the command line of memserver, parsed into a command and its settings.
 //
 // One thread, at the start of main. The one door to CLI11 in this room.
 #pragma once
@@ -41,7 +41,7 @@ struct Flags {
   std::string bench_bytes = "2GiB";             // for `bench copy`
   bool json = false;                            // for `bench`
   std::string shell;                            // for `completion`: "bash", "zsh", "fish"
-  KeeperOptions keep;                           // for `keep`, which memserver alone calls
+  KeeperOptions keep;                           // for `keep`, which only memserver calls
   std::string gpu;                              // for `gpu-load`, likewise: its UUID
   std::vector<std::string> rates;               // for `measure-rates`, likewise: its words
 };
@@ -50,7 +50,7 @@ struct Flags {
 Result<Flags> ParseFlags(int argc, const char* const* argv);
 // Examples first, then commands, then settings.
 std::string HelpText();
-// What `shell` completes the command line of memserver with.
+// The completion script of memserver's command line for `shell`.
 std::string CompletionText(const std::string& shell);
 
 }  // namespace tidepool::memserver

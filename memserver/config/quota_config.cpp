@@ -36,8 +36,8 @@ Status CheckMatch(const std::string& match, const std::string& where) {
       .Why("the forms are \"user:alice\", \"user:1000\" and \"job:gpt\"");
 }
 
-// One field of an entry. Only the form of sizes is checked here: what a share is a share of is
-// known when the server starts.
+// Takes one field of an entry. Checks only the form of sizes: shares are resolved when the server
+// starts.
 Status TakeField(std::string_view field, const FileSetting& setting, QuotaEntry* entry) {
   if (field == "match") {
     entry->match = setting.text;

@@ -1,7 +1,7 @@
-// QuotaEntry: one [[jobs.quota]] of the configuration file, as it is written; and what it means on
-// this machine.
+// QuotaEntry: one [[jobs.quota]] of the configuration file, as written, and its meaning on this
+// machine.
 //
-// One thread, before the server starts and when it reads its configuration again.
+// One thread, before the server starts and when it reloads its configuration.
 #pragma once
 
 #include <cstdint>
@@ -24,21 +24,21 @@ struct QuotaEntry {
   std::string where = {};  // "/etc/tidepool/memserver.toml:12"
 };
 
-// Is the key one of a [[jobs.quota]]?
+// True if the key belongs to a [[jobs.quota]].
 bool IsQuotaKey(const std::string& key);
-// The entries that settings "jobs.quota[0].match" and so on describe, in order. Errors:
+// Reads the entries from settings "jobs.quota[0].match" and so on, in order. Errors:
 // kConfigUnknownKey, kConfigBadValue.
 Result<std::vector<QuotaEntry>> ReadQuotas(std::span<const FileSetting> settings);
-// Names of users become numbers, shares become bytes. Errors: kConfigBadValue (no such user, two
+// Converts user names to numbers, and shares to bytes. Errors: kConfigBadValue (no such user, two
 // entries for one account).
 Result<std::vector<QuotaRule>> ResolveQuotas(std::span<const QuotaEntry> entries,
                                              uint64_t pool_bytes);
-// Can they hold in such a pool? Errors: kConfigBadValue (a guarantee above the limit, guarantees of
-// more than the pool, those above).
+// Checks the entries against a pool size. Errors: kConfigBadValue (a guarantee above the limit,
+// guarantees beyond the pool, those above).
 Status CheckQuotas(std::span<const QuotaEntry> entries, uint64_t pool_bytes);
-// The limit of each user without an entry; a share of 100 % is none.
+// The limit of each user without an entry; a share of 100 % is no limit.
 Result<Quota> ResolveFallback(const std::string& limit, uint64_t pool_bytes);
-// As they stand in a configuration file, each with its origin.
+// The entries in the form of a configuration file, each with its origin.
 std::string PrintQuotas(std::span<const QuotaEntry> entries);
 
 }  // namespace tidepool::memserver

@@ -1,5 +1,4 @@
-// The table of all settings: how the text of each is read, its default for users, and its line in
-// --help.
+// The table of all settings: how each is parsed, its default for users, and its line in --help.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -22,7 +21,7 @@ Status ParseSocketDir(const std::string& text, Config* config) {
   return Expected(text, "auto, and absolute paths");
 }
 
-// Only the form is checked here; what a share is a share of is known when the server starts.
+// Checks only the form; shares are resolved when the server starts.
 Status ParsePool(const std::string& text, Config* config) {
   config->pool.size = text;
   return ParseSizeOrShare(text, kGiB).status();
@@ -156,7 +155,7 @@ Status ParseRespawn(const std::string& text, Config* config) {
   return ParseChoice<bool, 2>(text, {{{"on", true}, {"off", false}}}, &config->keeper.respawn);
 }
 
-// "DIR:SIZE,DIR:SIZE": the size stands behind the last colon.
+// "DIR:SIZE,DIR:SIZE": the size follows the last colon.
 Status ParseNvme(const std::string& text, Config* config) {
   std::vector<NvmeDirectory>& all = config->nvme.directories;
   all.clear();

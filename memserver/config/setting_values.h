@@ -1,4 +1,4 @@
-// The forms that several settings have: counts, choices and lists of numbers, read from their text.
+// Parsers shared by several settings: counts, choices and lists of numbers.
 //
 // Pure functions; any thread. Errors: kConfigBadValue, with the accepted forms as its why.
 #pragma once
@@ -14,17 +14,17 @@
 
 namespace tidepool::memserver {
 
-// The error of a text that is none of `forms`.
+// The error for a text that is none of `forms`.
 Status Expected(const std::string& text, const std::string& forms);
 
 // A whole number from `least` to `most`.
 Status ParseCount(const std::string& text, uint32_t least, uint32_t most, uint32_t* value);
-// "auto" is kAutomatic.
+// The same; "auto" is kAutomatic.
 Status ParseCountOrAuto(const std::string& text, uint32_t least, uint32_t most, uint32_t* value);
-// "0-3,8", each number once; "auto" is the empty list.
+// A list such as "0-3,8", each number once; "auto" is the empty list.
 Status ParseListOrAuto(const std::string& text, std::vector<uint32_t>* list);
 
-// One of a few words, each with what it means.
+// One of a few words, each with its value.
 template <typename T, size_t count>
 Status ParseChoice(const std::string& text,
                    const std::array<std::pair<const char*, T>, count>& choices, T* value) {
