@@ -25,7 +25,7 @@ namespace tidepool::memserver {
 
 namespace {
 
-constexpr int kLookMs = 100;  // at the stop mark and the time
+constexpr int kLookMs = 100;  // poll interval of the stop mark and the time
 
 enum class Word : char {
   kReady = 'u',
@@ -35,14 +35,14 @@ enum class Word : char {
   kDone = 'd'
 };
 
-// What both threads hold. Each word over the channel passes the turn, and with it everything below,
-// to the other side.
+// State shared by both threads. Each word over the channel passes the turn, and with it everything
+// below, to the other side.
 struct Shared {
-  SaveRequest request;  // its tensors read by asking
+  SaveRequest request;  // its tensors are read by asking
   SaveLimits limits;
   std::atomic<bool> stop{false};
-  int other_end = -1;  // of the channel, in the table of the saving thread
-  // A question of the saving thread, and its answer.
+  int other_end = -1;  // of the channel, in the saving thread's table
+  // A question of the saving thread, and the answer.
   size_t tensor = 0;
   uint64_t first = 0;
   std::span<float> values;
@@ -55,7 +55,7 @@ bool Say(Shared* shared, int channel, Word word) {
   return send(channel, &word, sizeof word, MSG_NOSIGNAL) == sizeof word;
 }
 
-// False when the other side is gone.
+// False if the other side is gone.
 bool Hear(Shared* shared, int channel, Word* word) {
   ssize_t received = 0;
   do {
@@ -103,11 +103,11 @@ UniqueFd ReceiveDescriptor(int channel) {
   return UniqueFd(fd);
 }
 
-// From now on this thread has a table of its own, with the standard descriptors and this one.
+// Gives this thread a descriptor table of its own, with the standard descriptors and `fd`.
 bool KeepOnly(int fd) {
 #ifdef __SANITIZE_THREAD__
   static_cast<void>(fd);
-  return false;  // this sanitizer takes a number in two tables for one descriptor
+  return false;  // this sanitizer confuses equal numbers in two tables
 #else
   const auto kept = static_cast<unsigned>(fd);
   constexpr unsigned kFirst = STDERR_FILENO + 1;
@@ -116,9 +116,9 @@ bool KeepOnly(int fd) {
 #endif
 }
 
-// On the saving thread: the other one reads, as the descriptors and devices that it takes are not
-// in this table, and planes in the pool may be another job's when this thread comes back from the
-// kernel.
+// On the saving thread: the other thread reads, because its descriptors and devices are not in this
+// table, and planes in the pool may belong to another job by the time that this thread returns from
+// the kernel.
 Status AskFor(Shared* shared, int channel, size_t tensor, uint64_t first, std::span<float> values) {
   shared->tensor = tensor;
   shared->first = first;
@@ -132,12 +132,12 @@ Status AskFor(Shared* shared, int channel, size_t tensor, uint64_t first, std::s
 void SaveOn(const std::shared_ptr<Shared>& shared) {
   pthread_setname_np(pthread_self(), "tp-save");
   const int channel_fd = shared->other_end;
-  // A sandbox that does not know the call leaves it in the table of all.
+  // In a sandbox that does not know the call, it stays in the shared table.
   const bool own_table = !TP_PLANTED("checkpoint.table_shared") && KeepOnly(channel_fd);
   if (!Say(shared.get(), channel_fd, own_table ? Word::kReady : Word::kReadyInOneTable)) return;
   shared->request.directory = ReceiveDescriptor(channel_fd);
   shared->status = WriteWeightsFile(shared->request, shared->limits);
-  // The client may remove the directory as soon as it hears of the result.
+  // The client may remove the directory as soon as it has the result.
   shared->request.directory.Reset();
   shared->request.lane.reset();
   Say(shared.get(), channel_fd, Word::kDone);
@@ -230,10 +230,10 @@ class SaveInWork {
     Say(shared_.get(), channel_.get(), Word::kAnswered);
   }
 
-  // The thread looks at nothing but its own as soon as it comes back.
+  // Once the thread returns, it uses only its own data.
   Status GiveUp() {
     shared_->stop.store(true, std::memory_order_relaxed);
-    // In one table for all the thread may still come to its end of the channel: the number stays
+    // If the table is shared, the thread may still use its end of the channel, so the number stays
     // taken.
     [[maybe_unused]] const int left = other_end_.Release();
     return Status(ErrorId::kSaveFailed,
@@ -246,7 +246,7 @@ class SaveInWork {
   UniqueFd directory_;
   std::shared_ptr<Shared> shared_;
   UniqueFd channel_, other_end_;
-  std::vector<SavedTensor> sources_;  // the thread that saves sees none of them
+  std::vector<SavedTensor> sources_;  // the saving thread sees none of them
   bool stopping_ = false;
 };
 

@@ -62,7 +62,7 @@ void CheckpointWriter::Main() {
     });
   }
 
-  // The last look: what was pushed before the stop is answered too.
+  // The last look: requests pushed before the stop are answered too.
   requests_->TakeAll(&batch);
   BeginAll(&batch);
   for (const auto& save : running_) save->thread.join();
@@ -74,7 +74,7 @@ void CheckpointWriter::BeginAll(std::vector<SaveRequest>* batch) {
       Serve(std::move(request));
       continue;
     }
-    // Where there is no thread for it, the request is still here to be answered.
+    // If no thread can be made, the request is still here to be answered.
     const auto shared = std::make_shared<SaveRequest>(std::move(request));
     auto running = std::make_unique<Running>();
 
@@ -125,7 +125,7 @@ void CheckpointWriter::Stream(SaveRequest request) {
   const double seconds = static_cast<double>(clock_->NowNs() - begin) / kNsPerSecond;
   if (status.ok())
     LogInfo("states streamed", {{"version", request.stream->step.version}, {"seconds", seconds}});
-  // The memory is the reader's alone from here on.
+  // From here on only the reader has the memory.
   request.stream.reset();
   request.lane.reset();
   Answer(request.connection, request.name, std::move(status));

@@ -1,13 +1,13 @@
 // CheckpointWriter: the threads that write saved weights to disk, so that the serve loop never
 // waits for one.
 //
-// The loop pushes SaveRequest into one queue and takes SaveResult from the other; nothing else is
-// shared but the planes named in a request, which the loop leaves unchanged until the result. Each
-// save begins at once, on a thread of its own that reads for it (apart_save.h): the loop says how
-// many there are (save_lanes.h), and one that the kernel does not return from holds up no other.
-// Each has a deadline counted from its beginning and looked at between two writes. Every request is
-// answered exactly once, shortly behind its deadline at the latest, also when the writer is
-// destroyed.
+// The loop pushes SaveRequest into one queue and takes SaveResult from the other. Nothing else is
+// shared except the planes named in a request, which the loop leaves unchanged until the result.
+// Each save begins at once, on a thread of its own that reads for it (apart_save.h): the loop
+// bounds their number (save_lanes.h), and a thread that does not return from the kernel holds up no
+// other. Each save has a deadline counted from its beginning and checked between two writes. Every
+// request is answered exactly once, shortly after its deadline at the latest, even when the writer
+// is destroyed.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ namespace tidepool::memserver {
 
 class CheckpointWriter {
  public:
-  // Behind the deadline, for a write to come back.
+  // Time after the deadline for a write to return.
   static constexpr int64_t kGraceNs = kNsPerSecond;
   static constexpr int64_t kSaveTimeoutNs = 600 * kNsPerSecond;  // 30 GiB at 50 MB/s
 
@@ -35,8 +35,8 @@ class CheckpointWriter {
   // `requests`.
   CheckpointWriter(EventQueue<SaveRequest>* requests, EventQueue<SaveResult>* results,
                    const Clock* clock, int64_t timeout_ns = kSaveTimeoutNs);
-  // Gives saves in progress up at their next piece of 4 MiB, answers all others with kSaveFailed,
-  // ends the threads.
+  // Gives up saves in progress at their next piece of 4 MiB, answers all others with kSaveFailed,
+  // and ends the threads.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;

@@ -1,9 +1,9 @@
-// SaveRequest and SaveResult: the two notes between the serve loop and the checkpoint thread.
+// SaveRequest and SaveResult: the messages between the serve loop and the checkpoint thread.
 //
 // The serve loop pushes a SaveRequest and keeps every plane it names unchanged until the SaveResult
-// of the same connection came back: sealed updates of that job wait so long. The checkpoint thread
-// only reads the planes, touches only files beneath `directory`, and answers every request exactly
-// once, also when it fails. A connection has at most one save in flight.
+// of the same connection has come; sealed updates of that job wait until then. The checkpoint
+// thread only reads the planes, touches only files beneath `directory`, and answers every request
+// exactly once, even on failure. A connection has at most one save in flight.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +28,11 @@ struct SavedTensor {
   std::vector<uint64_t> dims;   // row-major; empty for a scalar
   const float* data = nullptr;  // in the host pool; `count` values, the product of dims
   uint64_t count = 0;
-  // Instead of `data`, where the master is split (base/formats/split_float.h).
+  // Replaces `data` if the master is split (base/formats/split_float.h).
   const uint16_t* high = nullptr;
   const int16_t* rest = nullptr;
-  // Instead of both, where the weights lie on NVMe: fills `values` with those from `first` on.
-  // Called by the checkpoint thread; may block.
+  // Replaces both if the weights lie on NVMe: fills `values` with those from `first` on. Called by
+  // the checkpoint thread; may block.
   std::function<Status(uint64_t first, std::span<float> values)> read = {};
 };
 
@@ -40,14 +40,14 @@ struct SaveRequest {
   ConnectionId connection = 0;
   UniqueFd directory;     // O_PATH descriptor that the client passed
   std::string name;       // of the file in the directory: one path component
-  int64_t waited_ns = 0;  // part of its time that is spent already
-  // Let go of when no thread is in the user's file system for this save any more.
+  int64_t waited_ns = 0;  // the part of its time that has passed already
+  // Released when no thread is in the user's file system for this save any more.
   std::shared_ptr<const void> lane = {};
   std::vector<SavedTensor> tensors;
-  // Where given, makes `tensors`; the loop has no time for it. Call it once, on the thread that
-  // reads for the save.
+  // If set, makes `tensors`; the loop has no time for it. Call it once, on the thread that reads
+  // for the save.
   std::function<std::vector<SavedTensor>()> list = {};
-  // Instead of a file: all states, into memory (state_stream.h).
+  // Replaces the file: all states, into memory (state_stream.h).
   std::optional<StreamTask> stream = {};
   // For the file's header: job, version, step numbers.
   std::vector<std::pair<std::string, std::string>> metadata;

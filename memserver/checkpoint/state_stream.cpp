@@ -13,7 +13,7 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr int64_t kLookNs = 100 * kNsPerMs;  // at the stop mark
+constexpr int64_t kLookNs = 100 * kNsPerMs;  // poll interval of the stop mark
 
 class Stream {
  public:

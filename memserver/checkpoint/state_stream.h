@@ -1,9 +1,9 @@
-// WriteStream: all states of a job into the memory that a process of its user empties
+// WriteStream: writes all states of a job into memory that a process of its user empties
 // (shm/state_stream.h). memserver opens, writes and closes no file for it.
 //
 // One thread (one that reads for a save); blocks as long as the reader is slow, but never longer
-// than kStreamStuckNs without a piece taken. The loop keeps every chunk as it is until Gate says
-// that it was copied.
+// than kStreamStuckNs without a piece being taken. The loop keeps every chunk unchanged until the
+// gate says that it was copied.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ namespace tidepool::memserver {
 class StreamGate {
  public:
   explicit StreamGate(size_t chunks) : open_(chunks) {}
-  // The update of the chunk may begin.
+  // True if the update of the chunk may begin.
   bool IsOpen(ChunkId chunk) const { return open_[chunk].load(std::memory_order_acquire); }
   void Open(ChunkId chunk) { open_[chunk].store(true, std::memory_order_release); }
 
@@ -31,17 +31,17 @@ class StreamGate {
   std::vector<std::atomic<bool>> open_;
 };
 
-// What is copied, and who is told.
+// What is copied, and the notification.
 struct StreamTask {
   std::shared_ptr<shm::Segment> memory;
-  const JobStates* states = nullptr;  // saved(), the specification and the planes alone
-  std::vector<ChunkId> order;         // all chunks, as they are updated next
-  StepRecord step{};                  // whose states they are
+  const JobStates* states = nullptr;  // uses only saved(), the specification and the planes
+  std::vector<ChunkId> order;         // all chunks, in the order of their next updates
+  StepRecord step{};                  // the step of these states
   std::shared_ptr<StreamGate> gate;
-  std::function<void()> opened;  // told of each chunk that was copied
+  std::function<void()> opened;  // called for each chunk that was copied
 };
 
-// Errors: kSaveFailed (the reader is gone, is stuck, or lies; the daemon ends). The reader is told.
+// Streams the states. Errors: kSaveFailed (the reader is gone, stuck or lies; the daemon ends).
 Status WriteStream(const StreamTask& task, const Clock& clock, const std::atomic<bool>& stop,
                    int64_t stuck_ns);
 

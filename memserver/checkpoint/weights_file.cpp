@@ -45,7 +45,7 @@ std::string TemporaryName(const std::string& name) {
   return name + suffix.data();
 }
 
-// Creates a new file directly in `directory`; a link or mount trick inside the name cannot lead
+// Creates a new file directly in `directory`; a link or mount inside the name cannot lead
 // elsewhere.
 UniqueFd CreateBeneath(int directory, const std::string& name) {
   open_how how{};
@@ -54,7 +54,7 @@ UniqueFd CreateBeneath(int directory, const std::string& name) {
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
   UniqueFd fd(static_cast<int>(syscall(SYS_openat2, directory, name.c_str(), &how, sizeof how)));
   // Kernels before 5.6 and some sandboxes lack openat2. The name is one component, so O_EXCL and
-  // O_NOFOLLOW say the same.
+  // O_NOFOLLOW are equivalent.
   if (!fd.valid() && (errno == ENOSYS || errno == EPERM)) {
     fd = UniqueFd(openat(directory, name.c_str(), static_cast<int>(how.flags), kFileMode));
   }
@@ -88,7 +88,7 @@ class Save {
     if (fstatvfs(directory_.get(), &space) == 0) {
       free = ", " + FormatBytes(static_cast<uint64_t>(space.f_bavail) * space.f_frsize) + " free";
     }
-    // The cause stands in the first sentence: it is all that a client far away is shown.
+    // The cause is in the first sentence, the only part that a remote client is shown.
     return Status(ErrorId::kSaveFailed, step + " '" + request_.name +
                                             "' failed: " + std::strerror(error) + " (" +
                                             FormatBytes(data_bytes_) + " wanted" + free + ")")
@@ -143,7 +143,7 @@ class Save {
     if (!file_.valid()) return Failed("creating");
     created_ = true;
     TP_POINT("checkpoint.created");
-    // Takes the space now, so that a full disk is known before gigabytes were written.
+    // Allocates the space now, so that a full disk is noticed before gigabytes are written.
     if (fallocate(file_.get(), 0, 0, static_cast<off_t>(file_bytes)) != 0 && errno != EOPNOTSUPP &&
         errno != EINTR && errno != ENOSYS) {
       return Failed("taking space for");
@@ -173,7 +173,7 @@ class Save {
       const ssize_t done = write(file_.get(), at, std::min(bytes, kPieceBytes));
       if (done < 0 && errno == EINTR) continue;
       if (done <= 0) return Failed("writing");
-      // Lets the disk begin at once; else everything would wait for the last flush.
+      // Starts the write-back now; else everything would wait for the last flush.
       sync_file_range(file_.get(), static_cast<off64_t>(written_), done, SYNC_FILE_RANGE_WRITE);
       at += done;
       bytes -= static_cast<uint64_t>(done);
@@ -202,7 +202,7 @@ class Save {
   const std::string temporary_;
   UniqueFd directory_, file_;
   bool created_ = false;
-  std::vector<float> joined_;  // a piece of what does not lie in the pool as it is saved
+  std::vector<float> joined_;  // a piece whose form in the pool differs from the saved one
   uint64_t data_bytes_ = 0, written_ = 0;
 };
 
