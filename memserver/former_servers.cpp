@@ -28,13 +28,13 @@ Status Lacks(const char* what) {
   return Status(ErrorId::kHostMemoryShort, what).Why(std::strerror(errno));
 }
 
-// 0: the system does not say.
+// 0: unknown.
 uint64_t OwnPidNamespace() {
   struct stat about {};
   return stat("/proc/self/ns/pid", &about) == 0 ? about.st_ino : 0;
 }
 
-// A start that cannot be read says nothing: such a process is trusted by its pid.
+// A start time that cannot be read proves nothing: such a process is trusted by its pid.
 bool IsAnother(const ProcessName& name) {
   const uint64_t start = ReadProcessStart(name.pid);
   return start != 0 && start != name.start && !TP_PLANTED("former.reused_pid_trusted");
@@ -107,7 +107,7 @@ bool FormerServers::Await(uint32_t servers, int64_t limit_ns, Clock* clock) {
 
 namespace {
 
-// Normally they end soon, and then nobody notices.
+// Usually they end soon enough that nobody notices.
 void AwaitThem(const KeptMemory& kept, FormerServers* former, KeeperWatch* watch, Clock* clock) {
   const uint32_t waited_for = former->living() & GpuServersOf(*kept.pool, kept.contents);
   if (waited_for == 0) return;

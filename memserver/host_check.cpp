@@ -93,8 +93,8 @@ Finding CheckReserved(const ServerOptions& options) {
       "as root: sysctl vm.nr_hugepages=" + std::to_string(DivideUp(need, kHugePageBytes) + 1));
 }
 
-// What the system promises. Some grant nothing all the same until the mode has been written once:
-// what was really got is in the line `ready` of the log and in `memctl status`.
+// The system's promise. Some systems grant no huge pages until the mode has been written once; the
+// pages actually obtained are in the log line `ready` and in `memctl status`.
 Finding CheckHugePages(const ServerOptions& options) {
   if (options.settings.pool.reserved_pages) return CheckReserved(options);
   std::ifstream file("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
@@ -175,7 +175,7 @@ Finding CheckSockets(const ServerOptions& options) {
   return Ok("sockets", path);
 }
 
-// A machine without GPUs is as good as any: rCaches lie on the host then.
+// A machine without GPUs passes: rCaches then lie on the host.
 std::vector<Finding> CheckGpus(const GpuSource& source) {
   if (!source.list) return {Ok("gpu", "none is used (--gpu none)")};
   auto gpus = source.list();
@@ -204,7 +204,7 @@ const char* NameOf(Verdict verdict) {
 std::vector<Finding> CheckHost(const ServerOptions& options) {
   std::vector<Finding> findings{
       CheckMemory(options), CheckMemlock(options), CheckHugePages(options),
-      // What the kernel offers.
+      // Features of the kernel.
       CheckSeals(), CheckPidFd(), CheckDescriptors(options), CheckSockets(options),
       Ok("places", PlacesLine(options.topology, options.places)),
       Ok("cpu", std::string("instruction set ") + optim::NameOf(options.settings.optimizer.isa) +

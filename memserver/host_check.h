@@ -1,7 +1,7 @@
-// CheckHost: is this machine fit for the configuration? One finding a line, each with its remedy
-// (`memserver check`).
+// CheckHost: checks whether this machine fits the configuration. One finding a line, each with its
+// remedy (`memserver check`).
 //
-// One thread. Looks, and changes nothing that lasts: no directory is made, no memory is taken.
+// One thread. Changes nothing that lasts: no directory is made, no memory is taken.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace tidepool::memserver {
 
-// How much a finding matters.
+// The severity of a finding.
 enum class Verdict { kOk, kWarn, kFail };
 
 // One line of the check.
@@ -19,11 +19,11 @@ struct Finding {
   Verdict verdict = Verdict::kOk;
   std::string subject;  // "memory", "memlock", ...
   std::string text;     // one sentence with the numbers
-  std::string remedy;   // empty when all is well
+  std::string remedy;   // empty if all is well
 };
 
 std::vector<Finding> CheckHost(const ServerOptions& options);
-// "OK    memory    ..." lines, with the remedy beneath.
+// "OK    memory    ..." lines, with the remedy below.
 std::string Format(const std::vector<Finding>& findings);
 // kExitOk, kExitFailed for warnings, kExitHostUnfit for failures.
 int ExitCodeOf(const std::vector<Finding>& findings);

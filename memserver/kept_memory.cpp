@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kTakeTimeoutNs = 2 * kNsPerSecond;
 constexpr int64_t kTakePauseNs = 10 * kNsPerMs;
 
-// Without a source of randomness: what no other server of these days has.
+// Without a source of randomness: a value that differs from that of any recent server.
 uint64_t RandomNonce() {
   uint64_t nonce = 0;
   if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce)
@@ -30,15 +30,15 @@ uint64_t RandomNonce() {
   return nonce;
 }
 
-// What a slot holds that was let go of. (The size of a GPU's memory does not show in its
+// True for the content of a released slot. (The size of GPU memory does not show in its
 // descriptor.)
 bool IsNothing(const UniqueFd& fd) {
   struct stat about {};
   return fstat(fd.get(), &about) == 0 && S_ISREG(about.st_mode) && about.st_size == 0;
 }
 
-// What the system refuses now it may grant to the next server: only what does not fit together is
-// never of use again.
+// A resource that the system refuses now may be available to the next server; only inconsistent
+// memory will never be usable again.
 bool IsDamage(const Status& status) {
   return status.id() == ErrorId::kKeptMemoryBad ||
          (!status.ok() && TP_PLANTED("adopt.os_error_is_damage"));
@@ -90,7 +90,7 @@ Result<KeptMemory> MakeNew(const HostPoolOptions& options) {
   return memory;
 }
 
-// A keeper process that dies meanwhile is replaced, as it is later on.
+// A keeper process that dies meanwhile is replaced, as during operation.
 Status HoldAll(std::span<const MemoryToHold> parts, KeptHolder* keeper) {
   for (const MemoryToHold& part : parts) {
     if (part.slot > 0 && TP_PLANTED("keeper.pool_not_told")) continue;
@@ -164,7 +164,7 @@ Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, std::vector<
     held.clear();
   }
   TP_RETURN_IF_ERROR(options.needs_jobs);
-  // Before new memory is reserved: the machine may not have room for both.
+  // Before new memory is reserved, because the machine may not have room for both.
   TP_RETURN_IF_ERROR(keeper->Forget());
   held.clear();
   TP_ASSIGN_OR_RETURN(KeptMemory memory, MakeNew(options.pool));

@@ -1,8 +1,8 @@
-// OpenKeptMemory: the host pool and the kept index of this server: those that the server before it
+// OpenKeptMemory: the host pool and the kept index of this server: those that the former server
 // left with the keeper, or new ones.
 //
-// The main thread, before the serve loop exists. What is opened is held by the keeper before this
-// returns, so a server that dies at any later instruction leaves everything to the next.
+// The main thread, before the serve loop exists. The keeper holds the memory before this returns,
+// so a server that dies at any later instruction leaves everything to the next.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace tidepool::memserver {
 
-// The pool, its index, and what is in them.
+// The pool, its index, and their contents.
 struct KeptMemory {
   std::unique_ptr<HostPool> pool;
   std::unique_ptr<KeptIndex> index;
@@ -25,34 +25,33 @@ struct KeptMemory {
   std::vector<HeldMemory> states;  // on GPUs
 };
 
-// What is made where nothing is kept.
+// Options for new memory.
 struct KeptMemoryOptions {
-  HostPoolOptions pool;       // of new memory; kept memory that holds jobs stays as it is
+  HostPoolOptions pool;       // of new memory; kept memory with jobs stays as it is
   bool discard_kept = false;  // give up what the keeper holds
-  // Not ok: no new memory is made, which then is the error; kept memory without jobs is left where
+  // If not ok, no new memory is made, and this is the error; kept memory without jobs is left where
   // it is.
   Status needs_jobs = {};
 };
 
-// What the server before this one left, of which this process is a second holder from then on:
-// before anything that takes time. Errors: kKeeperFailed.
+// Takes what the former server left, of which this process is a second holder from then on. Call
+// before anything slow. Errors: kKeeperFailed.
 Result<std::vector<HeldMemory>> TakeKept(KeptHolder* keeper, Clock* clock);
 
-// Kept memory that is damaged is given up, with a line in the log; after any error the keeper goes
-// on holding it as it was. Errors: kKeptLayoutUnknown, kMemoryMapFailed (the system did not map
-// it), kKeeperFailed, `needs_jobs`, and those of HostPool::Reserve.
-// `held` is what TakeKept gave.
+// Gives damaged kept memory up, with a log line; after any error the keeper continues to hold it
+// unchanged. Errors: kKeptLayoutUnknown, kMemoryMapFailed (the system did not map it),
+// kKeeperFailed, `needs_jobs`, and those of HostPool::Reserve. `held` is the result of TakeKept.
 Result<KeptMemory> OpenKeptMemory(const KeptMemoryOptions& options, std::vector<HeldMemory> held,
                                   KeptHolder* keeper);
 
-// What the keeper holds of `memory`.
+// The parts of `memory` that the keeper holds.
 std::vector<MemoryToHold> PartsOf(const KeptMemory& memory);
 
-// Looks after the keeper while a server starts, whose main thread does not poll: one that died is
-// replaced at the next look, the last of which is at the end, also of a start that fails.
+// Watches the keeper while a server starts, whose main thread does not poll: a dead keeper is
+// replaced at the next look. The last look is at the end, even of a start that fails.
 class KeeperWatch {
  public:
-  // `held` until it was adopted, `memory` afterwards.
+  // Holds `held` until it is adopted, `memory` afterwards.
   KeeperWatch(KeptHolder* keeper, const std::vector<HeldMemory>* held, const KeptMemory* memory)
       : keeper_(keeper), held_(held), memory_(memory) {}
   ~KeeperWatch() { Look(); }

@@ -1,4 +1,4 @@
-// memserver: the daemon's program. Finds the command and its settings; every command is one
+// memserver: the daemon's program. Parses the command and its settings; each command is one
 // function of the table below.
 #include <sys/stat.h>
 

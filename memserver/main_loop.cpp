@@ -17,8 +17,8 @@
 namespace tidepool::memserver {
 namespace {
 
-// A terminal that goes away ends what was started on it; SIGHUP from anybody else means that the
-// configuration is to be read again.
+// A terminal that closes ends the programs started on it; SIGHUP from any other sender means that
+// the configuration is to be reloaded.
 class Terminal {
  public:
   bool HasGone() const { return was_there_ && isatty(STDERR_FILENO) == 0; }
@@ -27,7 +27,7 @@ class Terminal {
   const bool was_there_ = isatty(STDERR_FILENO) != 0;
 };
 
-// The shorter of two pauses in milliseconds; -1 is for ever.
+// The shorter of two pauses in milliseconds; -1 means for ever.
 int ShorterPause(int a, int b) {
   return a < 0 || b < 0 ? std::max(a, b) : std::min(a, b);
 }
@@ -101,7 +101,7 @@ bool MainLoop::Run(int signals, const EndConditions& conditions) {
     }
     if (taken.number != 0 && stopping_) return hand_over_;
 
-    // SIGTERM means a restart where a keeper holds the memory: jobs stay there for the next server.
+    // SIGTERM means a restart if a keeper holds the memory: jobs stay there for the next server.
     // Ctrl-C ends them.
     if (taken.number != 0) {
       BeginStop(strsignal(taken.number), taken.number == SIGTERM && keeper_->Holds());
@@ -111,7 +111,7 @@ bool MainLoop::Run(int signals, const EndConditions& conditions) {
   }
 }
 
-// Negative descriptors are ignored by poll; the parent is watched only until the stop begins.
+// poll ignores negative descriptors; the parent is watched only until the stop begins.
 MainLoop::Entries MainLoop::EntriesOf(int signals, const EndConditions& conditions) const {
   Entries entries{};
   entries[kSignals] = {signals, POLLIN, 0};

@@ -1,5 +1,5 @@
-// MainLoop: what memserver's main thread does while the server runs: signals, commands of admins,
-// the keeper and the watchdog, until the server has ended.
+// MainLoop: memserver's main thread while the server runs: signals, admin commands, the keeper and
+// the watchdog, until the server has ended.
 //
 // One thread. All neighbours outlive it.
 #pragma once
@@ -24,23 +24,23 @@ namespace tidepool::memserver {
 
 class Server;
 
-// What ends the server besides signals.
+// The events that end the server, besides signals.
 struct EndConditions {
   UniqueFd parent;  // a pidfd: the process that started this one
   UniqueFd pipe;
 };
-// `pid` 0 and `pipe_fd` -1: none; the latter is closed. Errors: kUsageError (no such process or
-// descriptor).
+// `pid` 0 and `pipe_fd` -1: none; takes ownership of the pipe. Errors: kUsageError (no such process
+// or descriptor).
 Result<EndConditions> WatchParent(int pid, int pipe_fd);
 
-// Starts another keeper when one has died, and tries again for as long as that fails.
+// Starts another keeper when one has died, and retries until that succeeds.
 class KeeperCare {
  public:
   KeeperCare(Server* server, KeptHolder* keeper, const Clock* clock)
       : server_(server), keeper_(keeper), clock_(clock) {}
   // Milliseconds until Renew is to be called again; -1: never.
   int pause_ms() const { return next_ns_ == 0 ? -1 : static_cast<int>(kPauseNs / kNsPerMs); }
-  // `died`: the keeper has just gone.
+  // `died`: the keeper has just died.
   void Renew(bool died);
 
  private:
@@ -51,11 +51,11 @@ class KeeperCare {
   int64_t next_ns_ = 0;  // 0: memory is held
 };
 
-// Reports to the service manager that this process lives, for as long as its serve loop answers.
+// Reports to the service manager that this process lives, as long as its serve loop answers.
 class Watchdog {
  public:
   explicit Watchdog(const Clock* clock) : clock_(clock) {}
-  // Milliseconds until Feed is to be called again; -1: nobody watches.
+  // Milliseconds until Feed is to be called again; -1: no watchdog.
   int pause_ms() const {
     return interval_ns_ == 0 ? -1 : static_cast<int>(interval_ns_ / 3 / kNsPerMs);
   }
@@ -71,12 +71,12 @@ class MainLoop {
  public:
   MainLoop(Server* server, KeptHolder* keeper, Reloader* reloader, RatesCare* rates,
            const Clock* clock);
-  // Returns when the serve loop has ended, or at the second signal. True when the jobs are to stay,
-  // for which any moment is early enough.
+  // Returns when the serve loop has ended, or at the second signal. True if the jobs are to stay;
+  // the caller may act on that at any later time.
   bool Run(int signals, const EndConditions& conditions);
 
  private:
-  // Descriptors that the loop waits for.
+  // The descriptors that the loop polls.
   enum Slot : size_t {
     kSignals,
     kEnded,
@@ -92,10 +92,10 @@ class MainLoop {
   using Entries = std::array<pollfd, kSlots>;
 
   Entries EntriesOf(int signals, const EndConditions& conditions) const;
-  // Hands on what other threads and the keeper have asked the main thread for.
+  // Handles the requests of other threads and the keeper.
   void Serve(const Entries& entries);
   void Obey(const MainCommand& asked);
-  // Ends the server as an admin asks, where the jobs can stay if they are to.
+  // Ends the server on an admin's request, if the jobs can stay when they are to.
   void StopAsAsked(const MainCommand& asked);
   void BeginStop(const std::string& cause, bool hand_over);
 

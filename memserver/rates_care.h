@@ -1,9 +1,9 @@
-// RatesCare: when a server measures the machine's rates: once, after its first start, when it has
-// had no job for a while, and never beside one.
+// RatesCare: decides when a server measures the machine's rates: once, after its first start, when
+// it has had no job for a while, and never beside a job.
 //
-// One thread (main). It moves no bytes itself: a RatesMeasurer does, in a process of its own. A
-// server that has taken jobs over from another one does not measure, and neither does a private
-// one, which has a job from the start.
+// One thread (main). It does no measuring itself: a RatesMeasurer does, in a process of its own. A
+// server that has taken over jobs does not measure, and neither does a private one, which has a job
+// from the start.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +16,24 @@
 
 namespace tidepool::memserver {
 
-// The process that measures, as calls (RatesProcess, or a test's).
+// The measuring process as callbacks (RatesProcess, or a test's).
 struct RatesMeasurer {
   std::function<Status()> start;
-  std::function<std::optional<bool>()> ended;  // whether well, once it has
+  std::function<std::optional<bool>()> ended;  // once it has ended: whether it succeeded
   std::function<void()> stop;                  // returns when it is gone
 };
 
 class RatesCare {
  public:
-  // Without a job for so long, before measuring begins.
+  // Time without a job before measuring begins.
   static constexpr int64_t kQuietNs = 10 * kNsPerSecond;
-  // How often a job is looked for while rates are measured: no longer does it share the machine.
+  // Interval of checks for a job during a measurement, which bounds how long both run.
   static constexpr int64_t kWatchNs = 25 * kNsPerMs;
   static constexpr int64_t kPauseNs = kNsPerSecond;           // while none are
   static constexpr int64_t kBusyPauseNs = 10 * kNsPerSecond;  // while there is a job
   static constexpr int kTries = 3;
 
-  // `wanted` false: nothing is ever measured. `clock` outlives the object.
+  // `wanted` false: never measures. `clock` outlives the object.
   RatesCare(RatesMeasurer measurer, bool wanted, const Clock* clock)
       : measurer_(std::move(measurer)), clock_(clock), done_(!wanted), quiet_ns_(clock->NowNs()) {}
   ~RatesCare() { Stop(); }
@@ -55,7 +55,7 @@ class RatesCare {
   const RatesMeasurer measurer_;
   const Clock* const clock_;
   bool done_ = false, measures_ = false, busy_ = false;
-  int64_t quiet_ns_ = 0;  // since when there has been no job, and no failure
+  int64_t quiet_ns_ = 0;  // start of the time without jobs and failures
   int failures_ = 0;
 };
 

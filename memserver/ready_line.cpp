@@ -12,7 +12,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// The rate that one thread reached with the chosen kernel; 0 where nothing was measured.
+// The rate of one thread with the chosen kernel; 0 if it was not measured.
 double RateAlone(const device::CopyTuning& tuning) {
   for (const device::CopyRate& rate : tuning.rates) {
     if (rate.kernel == tuning.chosen) return rate.bytes_per_second;
@@ -27,7 +27,7 @@ void LogReady(const ServerOptions& options, const Server& server, const KeptHold
   const Config& settings = options.settings;
   const device::CopyTuning& copies = server.copy_tuning();
 
-  // How it is reached, what the machine gave, and what was measured on it.
+  // Sockets, properties of the machine, and measurements.
   LogInfo("ready", {{"data_socket", shm::DataSocketPath(settings.socket_dir)},
                     {"admin_socket", shm::AdminSocketPath(settings.socket_dir)},
                     {"pool", LogBytes{server.pool_bytes()}},
@@ -40,7 +40,7 @@ void LogReady(const ServerOptions& options, const Server& server, const KeptHold
                     {"touch", LogSeconds{pool.touch_seconds}},
                     {"touch_threads", pool.touch_threads},
                     {"nodes", pool.nodes.size()},
-                    // Who updates and copies, and how fast.
+                    // Updating and copying threads, and their rates.
                     {"pinned_workers", options.places.workers.size()},
                     {"isa", optim::NameOf(settings.optimizer.isa)},
                     {"adam_threads", settings.optimizer.threads},

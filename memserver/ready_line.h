@@ -1,4 +1,4 @@
-// LogReady: the line of the log that says with what a memserver serves, and READY=1 for a service
+// LogReady: the log line that describes a memserver that is ready, and READY=1 for a service
 // manager.
 //
 // The main thread, once.

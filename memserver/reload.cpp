@@ -9,7 +9,7 @@
 namespace tidepool::memserver {
 namespace {
 
-// Where an entry stands in the file is no part of what it says.
+// The position of an entry in the file does not matter.
 bool SaysTheSame(const QuotaEntry& one, const QuotaEntry& other) {
   return one.match == other.match && one.guarantee == other.guarantee && one.limit == other.limit &&
          one.nvme_limit == other.nvme_limit && one.weight == other.weight &&
@@ -100,8 +100,8 @@ void Reloader::Do(Server* server, const MainCommand& asked) {
     return;
   }
   auto plan = Apply(server, asked.caller);
-  // What was applied or refused by the loop is in the log already, with the caller; what never came
-  // so far is told here.
+  // The loop has already logged what it applied or refused, with the caller; a plan that failed
+  // before is logged here.
   if (!plan.ok()) {
     LogWarn("the configuration was not reloaded",
             {{"uid", asked.caller.uid}, {"pid", asked.caller.pid}, {"why", plan.status().Line()}});

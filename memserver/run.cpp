@@ -29,10 +29,10 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr int64_t kProgressNs = kNsPerSecond;  // between two lines while the pool is touched
+constexpr int64_t kProgressNs = kNsPerSecond;  // interval of log lines while the pool is touched
 
-// Memory of jobs must not show in core dumps, and the out-of-memory killer should look elsewhere
-// first.
+// Keeps jobs' memory out of core dumps, and makes the process a late choice of the out-of-memory
+// killer.
 void HardenProcess() {
   umask(S_IRWXG | S_IRWXO);
   const UniqueFd score(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
@@ -42,8 +42,8 @@ void HardenProcess() {
 }
 
 // Reports the progress of touching the pool. A signal in this phase ends the process immediately:
-// nothing is served yet, only the lock file exists. (All but SIGHUP, whose sender is to send it
-// again: the configuration was read just now.)
+// nothing is served yet, only the lock file exists. (Except SIGHUP, which its sender must repeat:
+// the configuration has just been read.)
 class TouchProgress {
  public:
   TouchProgress(int signals, std::string socket_dir, KeptHolder* keeper, const Clock* clock)
@@ -75,7 +75,7 @@ class TouchProgress {
     if (!terminal_)
       return LogInfo("touching pool", {{"touched", LogBytes{touched}}, {"all", LogBytes{total}}});
     const std::string line = "\r" + text + (done ? "   \n" : "   ");
-    SayOnStderr(line, 0);  // a terminal that is halted misses a line
+    SayOnStderr(line, 0);  // a suspended terminal misses a line
   }
 
  private:
@@ -94,8 +94,8 @@ void RemoveFiles(const std::string& socket_dir) {
     unlink(path.c_str());
 }
 
-// Leaves the jobs to the holder of their memory and ends this process. Taking down gigabytes of
-// mappings in order would only keep the ranks waiting.
+// Leaves the jobs to the holder of their memory and ends this process. Unmapping gigabytes in order
+// would only keep the ranks waiting.
 [[noreturn]] void LeaveJobs(const Server& server, KeptHolder* keeper, const std::string& socket_dir,
                             int64_t lease_ns) {
   const Status held = keeper->Part(static_cast<uint64_t>(lease_ns / kNsPerMs), server.kept_parts());
@@ -109,12 +109,12 @@ void RemoveFiles(const std::string& socket_dir) {
   EndBehindLog(kExitOk);
 }
 
-// Whether one run has started this server for itself.
+// True if a single run has started this server for itself.
 bool IsPrivate(const RunOptions& options) {
   return options.parent_pid != 0 || options.end_with_fd >= 0;
 }
 
-// A private server ends with the process that started it, and its memory too.
+// A private server and its memory end with the process that started it.
 KeeperChoice KeeperOf(const Config& config, const RunOptions& options) {
   const KeeperChoice kind = config.keeper.kind;
   return kind == KeeperChoice::kAuto && IsPrivate(options) ? KeeperChoice::kNone : kind;
@@ -149,7 +149,7 @@ Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources,
   const Config& config = loaded.config;
   const UniqueFd signals = TakeSignals();
   if (!signals.valid()) return Status(ErrorId::kInternal, "no descriptor for signals");
-  StartLogThread();  // which has the signals blocked, too
+  StartLogThread();  // it inherits the blocked signals
   HardenProcess();
   TP_ASSIGN_OR_RETURN(const EndConditions conditions,
                       WatchParent(options.parent_pid, options.end_with_fd));
@@ -188,7 +188,7 @@ Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources,
   }
   server.reset();
   keeper.End();
-  prctl(PR_SET_DUMPABLE, 1);  // the pool is gone, so leak checkers may look now
+  prctl(PR_SET_DUMPABLE, 1);  // the pool is gone, so leak checkers may attach now
   LogInfo("stopped");
   return Status();
 }

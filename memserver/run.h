@@ -9,7 +9,7 @@
 
 namespace tidepool::memserver {
 
-// What ends the server besides signals, and what becomes of kept jobs.
+// The events that end the server, besides signals, and the fate of kept jobs.
 struct RunOptions {
   int parent_pid = 0;         // end when this process ends; 0: never
   int end_with_fd = -1;       // end when this pipe closes; -1: never
@@ -18,8 +18,8 @@ struct RunOptions {
 
 // Serves until SIGTERM, SIGINT or the end of the parent (or of the terminal). A second signal ends
 // the process at once; jobs that the first one left to the keeper stay there. SIGHUP reads
-// `sources` again and applies what may change while it runs; `loaded` is what they said at the
-// start. Errors: those of Server::Start.
+// `sources` again and applies the settings that may change at run time; `loaded` is their content
+// at the start. Errors: those of Server::Start.
 Status RunServer(const LoadedConfig& loaded, const ConfigSources& sources,
                  const RunOptions& options, Clock* clock);
 

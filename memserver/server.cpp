@@ -48,8 +48,8 @@ Server::~Server() {
 void Server::EndThreads() {
   // The admin thread asks the loop for snapshots, so it ends first.
   rooms_->admin.reset();
-  // The loop ends when the last job is down and says Stopped, which ends the control thread. Until
-  // then it may wait for memory of GPUs to be let go of.
+  // The loop ends when the last job is down, and sends Stopped, which ends the control thread.
+  // Until then it may wait for GPU memory to be released.
   for (std::array<pollfd, 2> entries{{{ended_fd(), POLLIN, 0}, {keeps_fd(), POLLIN, 0}}};
        rooms_->loop_thread.joinable();) {
     if (poll(entries.data(), entries.size(), -1) > 0 && entries[0].revents != 0) break;
@@ -112,7 +112,7 @@ void Server::KeepStatesAsAsked(KeptHolder* keeper) {
       if (keeper != nullptr)
         told = keeper->Hold({keep.slot, held.back().fd.get(), held.back().bytes});
     }
-    // A keeper that died is replaced, and the new one receives all that is held.
+    // A dead keeper is replaced, and the new one receives everything that is held.
     if (!told.ok()) LogWarn(told.Line(), {{"slot", keep.slot}});
     rooms_->events.Push(StatesKept{.job = keep.job, .rank = keep.rank, .let_go = let_go});
   }

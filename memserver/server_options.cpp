@@ -39,7 +39,7 @@ uint32_t WorkersFor(uint32_t cpus) {
   return std::max(1U, cpus - 1);
 }
 
-// A user may have all in private mode, and half in service mode.
+// One user may use everything in private mode, and half in service mode.
 void ResolveLimits(bool is_service, LimitSettings* limits) {
   if (limits->user_jobs_max == kAutomatic && is_service) limits->user_jobs_max = 0;
   if (limits->user_sessions_max != kAutomatic) return;
@@ -75,7 +75,7 @@ Result<ServerOptions> ResolveOptions(const Config& config, Clock* clock) {
                       ParseSizeOrShare(settings.rcache_limit, budget.bytes_available));
 
   if (settings.optimizer.threads == kAutomatic) settings.optimizer.threads = WorkersFor(cpus);
-  // With few CPUs a copy thread would only take turns with the loop.
+  // With few CPUs a copy thread would only compete with the loop.
   if (settings.copy.threads == kAutomatic)
     settings.copy.threads = cpus > kFewCores ? std::clamp(cpus / 4, 1U, kCopyThreadsMax) : 0;
   TP_ASSIGN_OR_RETURN(options.topology, TopologyOf(settings));

@@ -1,6 +1,6 @@
-// ServerOptions: what a server is started with: the settings, and what they mean on this machine.
+// ServerOptions: the start parameters of a server: the settings, and their meaning on this machine.
 //
-// Any thread; values, and functions that read the machine and change nothing.
+// Any thread; values, and functions that only read the machine.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace tidepool::memserver {
 struct ServerOptions {
   Config settings;  // with every kAutomatic and default path resolved
 
-  // What settings mean on this machine.
+  // The meaning of the settings on this machine.
   uint64_t pool_bytes = 0;
   uint64_t rcache_limit = 0;
   device::Topology topology;  // what `places` was planned for; shown to people
@@ -36,12 +36,11 @@ struct ServerOptions {
   std::function<void(uint64_t bytes_touched, uint64_t bytes_total)> progress;
 };
 
-// Shares become bytes, kAutomatic becomes a number. `clock` is for the probes of GPUs, and outlives
-// the options. Errors: kConfigBadValue, and those of
-// ReadTopology and PlanPlaces.
+// Resolves shares to bytes, and kAutomatic to numbers. `clock` is for the GPU probes, and outlives
+// the options. Errors: kConfigBadValue, and those of ReadTopology and PlanPlaces.
 Result<ServerOptions> ResolveOptions(const Config& config, Clock* clock);
-// The machine, or that of `config.topology_file`, and the places that would be chosen on it, in the
-// form of /v1/topology. Errors: those of ReadTopology and PlanPlaces.
+// The machine, or that of `config.topology_file`, and the placements planned for it, in the form of
+// /v1/topology. Errors: those of ReadTopology and PlanPlaces.
 Result<std::string> PlannedTopology(const Config& config);
 
 }  // namespace tidepool::memserver

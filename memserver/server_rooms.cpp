@@ -24,14 +24,15 @@ void NameThread(std::thread* thread, const char* name) {
   pthread_setname_np(thread->native_handle(), name);
 }
 
-// Sets the nice value of the calling thread. A user may always raise it, and lower it as far as
-// RLIMIT_NICE says.
+// Sets the nice value of the calling thread. A user may always raise it, and may lower it as far as
+// RLIMIT_NICE allows.
 void BeNice(const char* thread, int nice) {
   if (setpriority(PRIO_PROCESS, 0, nice) != 0)
     LogDebug("a thread keeps its priority", {{"thread", thread}, {"nice", nice}});
 }
 
-// Undo areas for at least so many workers: a later server on the same memory may have more of them.
+// Undo areas for at least this many workers: a later server on the same memory may have more of
+// them.
 constexpr uint32_t kUndoWorkers = 64;
 
 KeptMemoryOptions MemoryOptionsOf(const ServerOptions& options, const Clock* clock) {
@@ -73,8 +74,8 @@ ServerFacts FactsOf(const ServerOptions& options, const PoolFacts& pool) {
           .config_schema = ConfigSchema()};
 }
 
-// Quotas for the actual pool: one that was taken over need not have the size that is asked for now.
-// Its jobs are not given up for a configuration that does not fit them.
+// Resolves quotas for the actual pool: an adopted pool may have another size than the configured
+// one. Its jobs are not given up for a configuration that does not fit them.
 Status TakeQuotas(const ServerOptions& options, const KeptMemory& kept, LoopOptions* loop) {
   const uint64_t pool_bytes = kept.pool->total_bytes();
   TP_ASSIGN_OR_RETURN(loop->live.quota_fallback,
@@ -115,7 +116,7 @@ ControlOptions ControlOptionsOf(const ServerOptions& options) {
 Result<uint32_t> ServerRooms::OpenMemory(const ServerOptions& options,
                                          std::vector<HeldMemory>* held, KeptHolder* keeper,
                                          KeeperWatch* watch) {
-  // Before kept memory is adopted: its jobs may have states there, and a refusal is reported before
+  // Before kept memory is adopted: its jobs may have states there, and an error is reported before
   // gigabytes are touched.
   TP_ASSIGN_OR_RETURN(nvme, OpenNvmeTier(options.settings.nvme, clock));
   KeptMemoryOptions memory = MemoryOptionsOf(options, clock);
@@ -151,7 +152,7 @@ Status ServerRooms::MakeLoop(const ServerOptions& options, uint32_t own_server) 
       .replies = &replies,
       .saves = &saves,
       .saved = &saved,
-      // States beside those in the pool.
+      // States outside the pool.
       .tier = nvme != nullptr ? nvme->tier.get() : nullptr,
       .nvme_absent = nvme != nullptr ? nvme->absent : std::vector<Status>(),
       .keeps = &keeps,
@@ -165,7 +166,7 @@ Status ServerRooms::MakeLoop(const ServerOptions& options, uint32_t own_server) 
 
 void ServerRooms::OpenGpus(const ServerOptions& options) {
   gpus = std::make_unique<GpuTable>(options.gpus, kept.pool->mapped(), options.places.staging);
-  // Jobs that were taken over have waited for long enough, so nothing is measured for them.
+  // Adopted jobs have waited long enough, so nothing is measured.
   if (options.settings.gpu.use == GpuUse::kAtStart && !TP_PLANTED("server.gpus_opened_late"))
     gpus->OpenAll(/*in_a_hurry=*/!kept.contents.jobs.empty());
 }

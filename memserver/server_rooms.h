@@ -1,8 +1,8 @@
-// ServerRooms: all parts of a server, and the steps that make them. Members stand in order of
+// ServerRooms: all components of a server, and the steps that make them. Members are in order of
 // construction; they are destroyed in reverse, after the threads have been joined.
 //
-// One thread makes and destroys it (main, or a test); Server alone uses it. The queues are where
-// the threads meet.
+// One thread makes and destroys it (main, or a test); only Server uses it. The threads share only
+// the queues.
 #pragma once
 
 #include <atomic>
@@ -53,7 +53,7 @@ struct ServerRooms {
   std::unique_ptr<GpuTable> gpus;  // registers memory of the pool
   std::unique_ptr<WorkerTeam> team;
   std::unique_ptr<ServeLoop> loop;
-  std::unique_ptr<CheckpointWriter> writer;  // reads from the loop's jobs: it ends before them
+  std::unique_ptr<CheckpointWriter> writer;  // reads from the loop's jobs, so it ends before them
   std::unique_ptr<ControlServer> control;
   std::unique_ptr<SnapshotSource> source;
   std::unique_ptr<AdminApi> api;
@@ -62,16 +62,16 @@ struct ServerRooms {
   std::atomic<bool> handed_over{false};  // set by the loop's thread at its end
   bool stopping = false;
 
-  // Start, in this order: each step uses what those before it have made.
+  // The start, in this order: each step uses the results of those before it.
 
-  // The NVMe tier and the kept memory. Gives this server's bit in the index.
+  // Opens the NVMe tier and the kept memory. Returns this server's bit in the index.
   Result<uint32_t> OpenMemory(const ServerOptions& options, std::vector<HeldMemory>* held,
                               KeptHolder* keeper, KeeperWatch* watch);
-  // Those who copy, update and write.
+  // Makes the threads that copy, update and write.
   void MakeWorkers(const ServerOptions& options);
   Status MakeLoop(const ServerOptions& options, uint32_t own_server);
   void OpenGpus(const ServerOptions& options);
-  // The sockets of clients and admins.
+  // Opens the sockets for clients and admins.
   Status OpenSockets(const ServerOptions& options);
   void StartThreads();
 };

@@ -15,7 +15,7 @@ UniqueFd TakeSignals() {
   sigaddset(&set, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is an error of the call that made it so
+  std::signal(SIGXFSZ, SIG_IGN);  // exceeding a file-size limit becomes an error of the call
   return UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 

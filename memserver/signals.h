@@ -1,4 +1,4 @@
-// Signals of the daemon, as reads of a descriptor instead of interruptions.
+// Signals of the daemon, read from a descriptor instead of interrupting.
 //
 // The main thread, before any other thread exists: later threads inherit the mask.
 #pragma once
@@ -8,15 +8,15 @@
 
 namespace tidepool::memserver {
 
-// A signal, and who sent it.
+// A signal and its sender.
 struct TakenSignal {
   int number = 0;  // 0: none
   AdminCaller sender;
 };
 
-// Readable when SIGTERM, SIGINT or SIGHUP has come. Not valid: the system has no descriptor.
+// Readable when SIGTERM, SIGINT or SIGHUP has come. Invalid: the system has no descriptor left.
 UniqueFd TakeSignals();
-// The next one that has come; does not block.
+// The next pending signal; does not block.
 TakenSignal TakeSignal(int signals);
 
 }  // namespace tidepool::memserver

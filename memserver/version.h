@@ -1,5 +1,5 @@
-// The release and build of this program, as messages and `memserver version` name them. The numbers
-// come from CMakeLists.txt.
+// The release and build of this program, as shown in messages and by `memserver version`. The
+// numbers come from CMakeLists.txt.
 //
 // Any thread; constants.
 #pragma once

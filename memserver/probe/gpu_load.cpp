@@ -87,8 +87,7 @@ Status KeepBusy(const std::string& uuid, int socket, const Clock& clock) {
     stream->Synchronize(marks[i % kKernelsAhead]);
     // The first one has ended, and the next ones are queued.
     if (i == kKernelsAhead && send(socket, &kRuns, 1, MSG_NOSIGNAL) != 1) break;
-    if (i > kKernelsAhead && WaitReadable(socket, 0)) break;  // nothing is ever sent, so it was
-                                                              // closed
+    if (i > kKernelsAhead && WaitReadable(socket, 0)) break;  // closed: nothing is ever sent
     stream->Launch(kLoad, &arguments, kLoadItems);
     marks[i % kKernelsAhead] = stream->Record();
   }
