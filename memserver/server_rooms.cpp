@@ -31,8 +31,7 @@ void BeNice(const char* thread, int nice) {
     LogDebug("a thread keeps its priority", {{"thread", thread}, {"nice", nice}});
 }
 
-// Undo areas for at least this many workers: a later server on the same memory may have more of
-// them.
+// Undo areas for at least this many workers: a later server on this memory may have more.
 constexpr uint32_t kUndoWorkers = 64;
 
 KeptMemoryOptions MemoryOptionsOf(const ServerOptions& options, const Clock* clock) {
