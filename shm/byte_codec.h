@@ -1,9 +1,9 @@
-// ByteWriter and ByteReader: fixed-width little-endian numbers and short strings, in and out of a
-// byte array (job specs, control frames).
+// ByteWriter and ByteReader: convert fixed-width little-endian numbers and short strings to and
+// from a byte array (job specs, control frames).
 //
-// One thread per object. A reader never reads past its bytes: after the first short read it is
-// spent, every later number is 0 and ok() is false, so that a decoder may read a whole record and
-// check once. Nothing is allocated for a length that the bytes do not hold.
+// One thread per object. A reader never reads past its bytes: after the first short read every
+// later number is 0 and ok() is false, so that a decoder may read a whole record and check once.
+// Nothing is allocated for a length that the bytes do not hold.
 #pragma once
 
 #include <bit>
@@ -20,7 +20,7 @@ namespace tidepool::shm {
 
 class ByteWriter {
  public:
-  // The bytes of a number, behind what is there.
+  // Appends the bytes of a number.
   template <typename N>
   requires std::is_arithmetic_v<N>
   void Put(N value) {
@@ -28,7 +28,7 @@ class ByteWriter {
     bytes_.resize(at + sizeof value);
     std::memcpy(bytes_.data() + at, &value, sizeof value);
   }
-  // A 32-bit length, then the characters.
+  // Appends a 32-bit length, then the characters.
   void PutString(std::string_view text) {
     Put<uint32_t>(static_cast<uint32_t>(text.size()));
     PutBytes(std::as_bytes(std::span(text.data(), text.size())));
@@ -37,7 +37,7 @@ class ByteWriter {
     bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   }
 
-  // Gives away what was written.
+  // Moves the written bytes out.
   std::vector<std::byte> Take() { return std::move(bytes_); }
   size_t size() const { return bytes_.size(); }
 
@@ -58,7 +58,7 @@ class ByteReader {
     rest_ = rest_.subspan(sizeof value);
     return value;
   }
-  // A string of at most `length_max` characters; longer is a failure.
+  // A string of at most `length_max` characters; a longer one is a failure.
   std::string GetString(size_t length_max) {
     const auto length = Get<uint32_t>();
     if (length > length_max || !Has(length)) {
@@ -70,7 +70,7 @@ class ByteReader {
     return text;
   }
 
-  // Fills all of `bytes`; leaves them as they are after a short read.
+  // Fills all of `bytes`; leaves them unchanged after a short read.
   void GetBytes(std::span<std::byte> bytes) {
     if (!Has(bytes.size())) return;
     std::memcpy(bytes.data(), rest_.data(), bytes.size());
@@ -78,7 +78,7 @@ class ByteReader {
   }
 
   bool ok() const { return ok_; }
-  // True when every byte was read and no read was short.
+  // True if every byte was read and no read was short.
   bool Finished() const { return ok_ && rest_.empty(); }
   std::span<const std::byte> rest() const { return rest_; }
 

@@ -19,17 +19,17 @@ namespace tidepool::shm {
 
 namespace {
 
-// Senders do not wait, and take a full socket for a client that does not read: a shortage of memory
+// Senders do not wait, and take a full socket for a client that does not read. A shortage of memory
 // must not look like one.
 constexpr int kShortageTries = 4;
 
-// Backing store for one control message of kPacketFdsMax descriptors; how much of it is offered to
-// the kernel is the caller's choice.
+// Storage for one control message of kPacketFdsMax descriptors; the caller chooses how much of it
+// is offered to the kernel.
 struct alignas(cmsghdr) ControlBuffer {
   std::array<std::byte, CMSG_SPACE(sizeof(int) * kPacketFdsMax)> bytes{};
 };
 
-// What the system lacks now it may have in a moment: the peer is there, and so is the packet.
+// A resource that the system lacks now may be available soon: peer and packet are still there.
 SocketResult FromErrno() {
   if (IsShortage(errno))
     return TP_PLANTED("shm.shortage_is_the_end") ? SocketResult::kClosed
@@ -42,8 +42,8 @@ SocketResult FromErrno() {
   }
 }
 
-// Takes ownership of every descriptor in the control messages; false when something else than
-// descriptors is there.
+// Takes ownership of every descriptor in the control messages; false if there is anything other
+// than descriptors.
 bool TakeDescriptors(msghdr* message, std::vector<UniqueFd>* fds) {
   bool clean = true;
   for (cmsghdr* part = CMSG_FIRSTHDR(message); part != nullptr; part = CMSG_NXTHDR(message, part)) {
@@ -145,8 +145,8 @@ SocketResult ReceivePacket(int socket, uint32_t fds_max, Packet* packet) {
                    : (TP_PLANTED("shm.control_space") ? CMSG_SPACE(sizeof(int) * fds_max)
                                                       : CMSG_LEN(sizeof(int) * fds_max));
   ssize_t received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  // A peer that closed with unread packets leaves this error in front of its own last packets,
-  // which say why.
+  // A peer that closed with unread packets leaves this error ahead of its own last packets, which
+  // say why.
   if (received < 0 && errno == ECONNRESET)
     received = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (received < 0) return FromErrno();
@@ -167,7 +167,7 @@ bool WaitForSocket(int socket, short events, int64_t timeout_ns) {
     pollfd entry{socket, events, 0};
     const int ready = PollLeft(&entry, &left_ns);
     if (ready == 0) return false;
-    // Another error than EINTR: the next call on the socket reports it.
+    // For an error other than EINTR, the next call on the socket reports it.
     if (ready > 0 || errno != EINTR) return true;
   }
 }
@@ -179,8 +179,8 @@ Result<UniqueFd> ConnectSocket(Clock* clock, const std::string& path, int64_t ti
 
   const int64_t end = clock->NowNs() + timeout_ns;
   while (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
-    // Also for a moment while a server of a group starts again: a caller that waits for servers
-    // waits for this one.
+    // Also happens briefly while a server of a group restarts; a caller that waits for servers
+    // waits for it.
     if (errno == EACCES) {
       return Status(ErrorId::kNoServer, "the memserver at this socket is not open to you")
           .Where(path)
@@ -190,7 +190,7 @@ Result<UniqueFd> ConnectSocket(Clock* clock, const std::string& path, int64_t ti
               "--groups tidepool NAME) and log in again, or "
               "start a memserver of your own with `memserver run`");
     }
-    // A server may listen.
+    // A server may be listening.
     const bool shortage =
         (IsShortage(errno) || errno == ENFILE) && !TP_PLANTED("shm.shortage_is_nobody");
     if (!shortage && errno != EAGAIN && errno != EINTR) {

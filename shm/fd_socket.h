@@ -1,15 +1,14 @@
 // Packets with file descriptors over a SOCK_SEQPACKET Unix socket: the control channel between a
 // trainer and memserver.
 //
-// One thread per socket. Nothing here waits unless it says so. Rules that the functions keep
-// (faults seen in other servers):
-//  1. the control buffer has room for exactly the descriptors that are allowed: CMSG_SPACE rounds
-//     up and would let in one more;
-//  2. every descriptor that arrives is owned at once, and closed when anything about the packet is
-//     wrong;
-//  3. where no descriptor is allowed no control buffer is offered: the kernel then installs none,
-//     and closes none of this process's. The last close of a descriptor can take a peer's file
-//     system any length of time, so a thread that others wait for looks first (PeekPacket);
+// One thread per socket. Nothing here waits unless its comment says so. The functions keep these
+// rules (each from a fault seen in another server):
+//  1. the control buffer has room for exactly the allowed descriptors: CMSG_SPACE rounds up and
+//     would admit one more;
+//  2. every arriving descriptor is owned at once, and closed if anything about the packet is wrong;
+//  3. if no descriptor is allowed, no control buffer is offered: the kernel then installs none, and
+//     this process closes none. The last close of a descriptor can take a peer's file system any
+//     length of time, so a thread that others wait for looks first (PeekPacket);
 //  4. a truncated packet or control message is an error of the peer, never a shorter packet.
 #pragma once
 
@@ -30,52 +29,52 @@ namespace tidepool::shm {
 inline constexpr size_t kPacketBytesMax = 64 * 1024;
 inline constexpr uint32_t kPacketFdsMax = 4;
 
-// One packet, with the descriptors that came with it.
+// One packet and its descriptors.
 struct Packet {
   std::vector<std::byte> bytes;
   std::vector<UniqueFd> fds;
 };
 
-// What became of a call on a socket.
+// The result of a socket call.
 enum class SocketResult {
   kDone,
-  // Nothing there, no room, or the system has no memory for it now; poll and try again.
+  // No packet, no room, or the system has no memory for it now; poll and try again.
   kWouldBlock,
   kClosed,     // the peer is gone
-  kMalformed,  // truncated, too large or with descriptors that are not allowed: close the socket
+  kMalformed,  // truncated, too large, or with descriptors that are not allowed: close the socket
 };
 
-// What can be known of the next packet without taking it: no descriptor of it is installed in this
-// process.
+// What can be known about the next packet without taking it: none of its descriptors is installed
+// in this process.
 struct PacketHead {
   std::array<std::byte, 16> bytes{};
-  size_t count = 0;          // of `bytes`: fewer in a shorter packet
+  size_t count = 0;          // valid `bytes`; fewer in a shorter packet
   bool descriptors = false;  // some come with it
-  // The bytes that are known.
+  // The valid bytes.
   std::span<const std::byte> read() const { return std::span(bytes).first(count); }
 };
 
-// Whether errno of a socket call says that the system lacks memory for it now: nothing about the
-// peer.
+// True if errno of a socket call says that the system lacks memory for it now, which says nothing
+// about the peer.
 bool IsShortage(int error);
 
-// Sends one packet. fds stay the caller's. Never raises SIGPIPE. Where the system lacks memory it
-// is tried a few times.
+// Sends one packet. The fds stay the caller's. Never raises SIGPIPE. Retries a few times if the
+// system lacks memory.
 SocketResult SendPacket(int socket, std::span<const std::byte> bytes,
                         std::span<const int> fds = {});
-// Looks at the next packet, which stays the next one.
+// Reads the beginning of the next packet without taking it.
 SocketResult PeekPacket(int socket, PacketHead* head);
 // Receives one packet with at most `fds_max` (<= kPacketFdsMax) descriptors.
 SocketResult ReceivePacket(int socket, uint32_t fds_max, Packet* packet);
 
-// Waits until `events` (POLLIN, POLLOUT) or a hang-up; false after `timeout_ns`.
+// Waits for `events` (POLLIN, POLLOUT) or a hang-up; false after `timeout_ns`.
 bool WaitForSocket(int socket, short events, int64_t timeout_ns);
 
-// Connects to a server's socket; a full backlog, and a system without memory, are waited for.
+// Connects to a server's socket; waits while the backlog is full or the system lacks memory.
 // Errors: kNoServer (nobody listens, or takes connections), kSocketFailed, kHostMemoryShort (a
-// server may listen).
+// server may be listening).
 Result<UniqueFd> ConnectSocket(Clock* clock, const std::string& path, int64_t timeout_ns);
-// A listening socket at `path` (mode 0600; the path must be free). Errors: kSocketFailed.
+// A listening socket at `path` (mode 0600; the path must be unused). Errors: kSocketFailed.
 Result<UniqueFd> ListenSocket(const std::string& path);
 
 }  // namespace tidepool::shm

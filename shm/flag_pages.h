@@ -1,17 +1,17 @@
-// FlagPages: the words that order the copies of a session whose rCache the rank brought, with the
-// trainer's streams and without any CPU.
+// FlagPages: the words that order the copies of a session whose rCache the rank brought against the
+// trainer's streams, without any CPU.
 //
-//   +0      ready[512]   the trainer writes: its streams, or its CPU
-//   +4096   done[512]    the server writes: its stream, or its CPU
+//   +0      ready[512]   written by the trainer: its streams, or its CPU
+//   +4096   done[512]    written by the server: its stream, or its CPU
 //
-// The words of request number n (n of the first rings: its counter; of later ones: Resume's
-// flags_base + its counter) are in slot n % 512 and say n when it may begin, or has been copied: a
-// fetch by the server's stream behind the copy, a gradient when kept memory has it, so that a
-// gradient whose word says n is never asked for again. An answer with an error says n, too. kFetch
-// and kSubmitGradient have them; not so those that were sent again (kResubmitted), for which the
-// client itself waits and writes. Any process may write anything at any time: a word that says more
-// than is true harms the session of its writer alone, which copies too early. Poison (INT64_MAX) in
-// `done` says that the session is over.
+// The words of request number n (in the first rings: its counter; in later ones: Resume's
+// flags_base + its counter) are in slot n % 512. `ready` is n when the copy may begin; `done` is n
+// when it has been made: the server's stream writes it behind the copy of a fetch; for a gradient
+// it is written when kept memory has it, so that such a gradient is never asked for again. An
+// answer with an error writes n, too. kFetch and kSubmitGradient have flags, except those sent
+// again (kResubmitted), for which the client itself waits and writes. Any process may write any
+// word at any time: a word that is ahead of the truth harms only its writer's session, which copies
+// too early. Poison (INT64_MAX) in `done` means that the session is over.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,7 @@ inline constexpr uint64_t kPoisonedFlag = INT64_MAX;  // as device::kFlagPoison
 
 static_assert(kFlagSlots * sizeof(std::atomic<uint64_t>) == kFlagPageBytes);
 
-// True for the requests whose words are used.
+// True for requests that use flags.
 inline bool HasFlags(const Request& request) {
   const bool copies = request.op == static_cast<uint32_t>(Op::kFetch) ||
                       request.op == static_cast<uint32_t>(Op::kSubmitGradient);
@@ -47,7 +47,7 @@ class FlagPages {
   bool is_null() const { return words_ == nullptr; }
   std::atomic<uint64_t>* ready(uint64_t n) const { return words_ + n % kFlagSlots; }
   std::atomic<uint64_t>* done(uint64_t n) const { return words_ + kFlagSlots + n % kFlagSlots; }
-  // One look; compares cyclically. (Poison counts as reached: the waiting side then asks for the
+  // One read; compares cyclically. (Poison counts as reached: the waiting side then asks for the
   // reason.)
   bool IsReady(uint64_t n) const {
     return Reached(SharedLoad(*ready(n), std::memory_order_acquire), n);
@@ -55,7 +55,7 @@ class FlagPages {
   bool IsDone(uint64_t n) const {
     return Reached(SharedLoad(*done(n), std::memory_order_acquire), n);
   }
-  // Ends every wait on `done`. The server only.
+  // Ends every wait on `done`. Only the server calls it.
   void PoisonDone() const {
     for (uint32_t slot = 0; slot < kFlagSlots; ++slot)
       done(slot)->store(kPoisonedFlag, std::memory_order_release);

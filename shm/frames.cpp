@@ -31,13 +31,13 @@ void PutStatus(const Status& status, ByteWriter* out) {
   }
 }
 
-// The newest first: a server before version 3 knows this word alone, and names it when it refuses.
+// The highest version first: a server before version 3 reads only this word, and names it.
 void PutProtocols(const ProtocolRange& range, ByteWriter* out) {
   out->Put(range.highest);
   out->Put(range.lowest);
 }
 
-// A peer whose versions have no client-owned rCache neither sends these fields nor reads them.
+// Peers whose versions have no client-owned rCache neither send nor read these fields.
 bool SaysRcache(const ProtocolRange& range) {
   return range.highest >= kAbiBrought;
 }
@@ -141,18 +141,18 @@ bool GetStatus(ByteReader* in, Status* status) {
   return true;
 }
 
-// Reads the range; true when this program speaks none of it. Such a frame is let through, so that
-// the answer can name both ranges, and what comes behind the range nobody here can read.
+// Reads the range; true if this program speaks none of it. Such a frame is accepted, so that the
+// answer can name both ranges; the fields behind the range are unreadable here.
 bool GetProtocols(ByteReader* in, ProtocolRange* range) {
   range->highest = in->Get<uint32_t>();
   range->lowest = in->Get<uint32_t>();
-  // Before version 3 the second word meant something else: such a client speaks one version.
+  // Before version 3 the second word had another meaning: such a client speaks one version.
   if (range->lowest == 0 || range->lowest > range->highest) range->lowest = range->highest;
   if (!in->ok() || Agreed(*range, kOwnProtocols)) return false;
   *in = ByteReader({});
   return true;
 }
-// A newer client may say more than is known here.
+// A newer client may send fields that are unknown here.
 void SkipUnknown(const ProtocolRange& range, ByteReader* in) {
   if (in->ok() && range.highest > kOwnProtocols.highest) *in = ByteReader({});
 }

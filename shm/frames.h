@@ -1,11 +1,11 @@
-// The frames of the control socket: how a session is asked for, granted, informed and ended
+// The frames of the control socket, which request, grant, inform and end a session
 // (docs/shm_protocol.md draws them).
 //
 // Any thread; value types. One packet carries one frame: a 16-byte header {magic, type, reserved,
-// payload length, reserved}, then the payload. DecodeFrame takes a peer's bytes: every length is
-// checked, and what it returns holds only numbers within their limits.
-// Hello and Resume begin with the protocols of the client, in every version; behind the fields of
-// this version a newer client may say more.
+// payload length, reserved}, then the payload. DecodeFrame takes a peer's bytes: it checks every
+// length, and its result holds only numbers within their limits. In every version, Hello and Resume
+// begin with the client's protocol versions; a newer client may append fields to those of this
+// version.
 //
 //   trainer                                  memserver
 //   Hello (+ rCache, when the rank
@@ -52,10 +52,10 @@ inline constexpr size_t kFrameHeaderBytes = 16;
 inline constexpr size_t kPartBytesMax = kPacketBytesMax - 256;
 inline constexpr size_t kFrameTextMax = 2048;  // of each part of an error text
 inline constexpr size_t kFileNameMax = 128;    // of a saved file
-// The largest flags_base of Resume: far from where flags wrap, and from a poisoned one.
+// The largest flags_base of Resume: far from where flags wrap, and from the poison value.
 inline constexpr uint64_t kFlagsBaseMax = uint64_t{1} << 62;
-// Order of the descriptors that come with Welcome. To a rank that brought its rCache, kFdRcache is
-// that of the flag pages (flag_pages.h).
+// Order of the descriptors of Welcome. For a rank that brought its rCache, kFdRcache refers to the
+// flag pages (flag_pages.h).
 enum WelcomeFd : uint32_t {
   kFdSubmission = 0,
   kFdCompletion = 1,
@@ -63,10 +63,9 @@ enum WelcomeFd : uint32_t {
   kFdDoorbell = 3,
   kWelcomeFds = 4
 };
-// Order of the descriptors that come with Resume; the second only from a rank that brought its
-// rCache.
+// Order of the descriptors of Resume; the second only from a rank that brought its rCache.
 enum ResumeFd : uint32_t { kResumeRcache = 0, kResumeFlags = 1 };
-// Order of the descriptors that come with Resumed.
+// Order of the descriptors of Resumed.
 enum ResumedFd : uint32_t {
   kResumedSubmission = 0,
   kResumedCompletion = 1,
@@ -74,21 +73,21 @@ enum ResumedFd : uint32_t {
   kResumedFds = 3
 };
 
-// A flag of Hello: the rank waits in the server's queue when there is no room for its job now.
+// A flag of Hello: the rank waits in the server's queue if there is no room for its job now.
 // Servers that know no flags refuse it.
 inline constexpr uint32_t kHelloMayWait = 1;
 inline constexpr uint32_t kHelloFlags = kHelloMayWait;
 
-// How the memory of an rCache is exported, by its number on the wire: as device::ExportForm.
+// The export form of an rCache's memory, by its number on the wire, as in device::ExportForm.
 enum class MemoryForm : uint32_t { kHost = 0, kVmm = 1, kIpc = 2 };
 inline constexpr uint32_t kMemoryFormMax = 2;
 
-// The rCache of a rank: memory that the server makes (kHost), or that of a GPU, which the rank
-// brings. Since version 5; before it, kHost.
+// The rCache of a rank: memory that the server makes (kHost), or GPU memory that the rank brings.
+// Since version 5; before it, kHost.
 struct RcacheKind {
   MemoryForm form = MemoryForm::kHost;
   std::array<uint8_t, 16> gpu = {};  // its uuid; zeros for kHost
-  // True where the rank made the memory.
+  // True if the rank made the memory.
   bool is_brought() const { return form != MemoryForm::kHost; }
   friend bool operator==(const RcacheKind&, const RcacheKind&) = default;
 };
@@ -97,23 +96,23 @@ struct RcacheKind {
 struct HelloFrame {
   ProtocolRange protocols;  // that the client speaks
   uint32_t rank = 0, world = 0;
-  int32_t pid = 0;  // for messages only; the kernel's word is asked for everything else
+  int32_t pid = 0;  // for messages only; the kernel is asked for everything else
   uint64_t spec_bytes = 0;
   uint64_t fingerprint = 0;
-  // Chosen at random by the client, not 0: names this incarnation of the rank, also when it comes
-  // back.
+  // Random, chosen by the client, not 0: identifies this incarnation of the rank, even when it
+  // comes back.
   uint64_t nonce = 0;
   uint32_t flags = 0;  // kHelloMayWait
   RcacheKind rcache = {};
-  // What the run is known by, up to kRunNoteMax bytes that only trainers understand; empty: nothing
-  // is said. The server keeps what the first rank of a job says. Since version 6.
+  // The label of the run, up to kRunNoteMax bytes that only trainers interpret; empty: none. The
+  // server keeps the label of the job's first rank. Since version 6.
   std::string note = {};
 };  // + one descriptor when the rCache is brought: the memory, exported
 // A piece of the encoded specification (shm/spec/job_spec.h).
 struct SpecPartFrame {
   std::vector<std::byte> bytes;
 };  // parts come in order and make up spec_bytes
-// Grants the session, and says where the job stands.
+// Grants the session, and reports the state of the job.
 struct WelcomeFrame {
   uint32_t protocol = 0;  // the version of this session: one of Hello
   uint32_t session = 0, job = 0;
@@ -122,12 +121,12 @@ struct WelcomeFrame {
   float loss_scale = 1;
   uint64_t sealed_version = 0, data_cursor = 0, random_state = 0, pool_bytes = 0;
   uint32_t scaler_steps = 0;
-  uint64_t job_nonce = 0;     // names the job's states in kept memory
+  uint64_t job_nonce = 0;     // identifies the job's states in kept memory
   uint32_t last_skipped = 0;  // 1: the sealed step was skipped because a gradient overflowed
-  std::string note = {};      // as the job's first rank said it; since version 6
+  std::string note = {};      // from the job's first rank; since version 6
   uint32_t attempt = 0;       // at the open step, as in a request's flags; since version 7
 };
-// Refuses it.
+// Refuses the session.
 struct RefusedFrame {
   Status why;
 };
@@ -141,33 +140,33 @@ struct SaveFrame {
   uint64_t version = 0;
   std::string name;
 };  // + one O_PATH descriptor of the directory
-// What became of the save.
+// The result of the save.
 struct SaveDoneFrame {
   Status result;
 };
-// The rank ends its session.
+// Ends the rank's session.
 struct GoodbyeFrame {};
-// Says that the session is over, and why.
+// Reports that the session is over, and why.
 struct EndedFrame {
   Status why;
 };
-// Says that another rank of the job is gone: the open step is dropped.
+// Reports that another rank of the job is gone: the open step is dropped.
 struct PeerLostFrame {
   uint32_t rank = 0;
 };
 
-// A rank comes back to the server that adopted the kept memory. Carries the rCache memory of its
-// Welcome, where a memserver made it; else the memory that the rank brought, and the flag pages of
-// its Welcome, which a memserver made.
+// Reattaches a rank to the server that adopted the kept memory. Carries the rCache memory of its
+// Welcome if a memserver made it; else the memory that the rank brought, and the flag pages of its
+// Welcome, which a memserver made.
 struct ResumeFrame {
   ProtocolRange protocols;
   uint32_t rank = 0;
   uint64_t job_nonce = 0, nonce = 0, rcache_bytes = 0;
   RcacheKind rcache = {};
-  // With a brought rCache, the flags say n + flags_base for request n of the new rings.
+  // With a brought rCache, the flags of request n of the new rings hold n + flags_base.
   uint64_t flags_base = 0;
 };
-// Accepts Resume: rings and doorbell are new, the rCache is as it was.
+// Accepts Resume: rings and doorbell are new, the rCache is unchanged.
 struct ResumedFrame {
   uint32_t protocol = 0;  // of the session from now on
   uint32_t session = 0;
@@ -176,7 +175,7 @@ struct ResumedFrame {
 // Sent while the rank waits for room, and only if it said in Hello that it may wait. Welcome or
 // Refused follows when its turn has come.
 struct QueuedFrame {
-  uint32_t place = 0;  // 1: the next one
+  uint32_t place = 0;  // 1: next in the queue
   Status why;          // ok: its turn has come, and its memory is prepared
 };
 
@@ -185,8 +184,8 @@ struct QueuedFrame {
 struct StreamStatesFrame {
   uint64_t version = 0;
 };
-// Answers it, at once: what follows comes through the memory (state_stream.h). SaveDone follows
-// when all of it was copied, or will not be.
+// Answers StreamStates at once; the states come through the memory (state_stream.h). SaveDone
+// follows when all of it was copied, or will not be.
 struct StatesStreamFrame {};  // + the memory
 
 // The position of a type in this list, plus 1, is its number on the wire.
@@ -195,23 +194,23 @@ using Frame =
                  SaveFrame, SaveDoneFrame, GoodbyeFrame, EndedFrame, PeerLostFrame, ResumeFrame,
                  ResumedFrame, QueuedFrame, StreamStatesFrame, StatesStreamFrame>;
 
-// What a trainer may send with descriptors, by its number on the wire.
+// Frames that a trainer may send with descriptors, by their numbers on the wire.
 enum class FrameType : uint16_t { kOther = 0, kHello = 1, kSave = 6, kResume = 11 };
-// The type of a packet, from its first bytes (PacketHead of fd_socket.h); kOther for whatever is no
+// The type of a packet, from its first bytes (PacketHead of fd_socket.h); kOther if they are no
 // frame. Nothing else of it is checked.
 FrameType TypeOf(std::span<const std::byte> head);
 
-// Header and payload of one packet.
+// Encodes header and payload of one packet.
 std::vector<std::byte> EncodeFrame(const Frame& frame);
-// Errors: kHandshakeBad.
+// Decodes a packet. Errors: kHandshakeBad.
 Result<Frame> DecodeFrame(std::span<const std::byte> bytes);
 // The number of descriptors that must come with the frame: no more, no fewer.
 uint32_t FdsOf(const Frame& frame);
 // "Hello", ...: for messages.
 const char* NameOf(const Frame& frame);
 
-// A file name that stays in its directory: 1 to kFileNameMax characters, no slash, no control
-// characters, neither "." nor "..".
+// True for a file name that stays in its directory: 1 to kFileNameMax characters, no slash, no
+// control characters, neither "." nor "..".
 bool IsPlainFileName(const std::string& name);
 
 }  // namespace tidepool::shm

@@ -1,5 +1,5 @@
-// The words of the data plane: 64-byte ring entries that a trainer (client) and memserver exchange
-// in shared memory.
+// The messages of the data plane: 64-byte ring entries that a trainer (client) and memserver
+// exchange in shared memory.
 //
 // Plain, fixed-width, little-endian, versioned (docs/shm_protocol.md draws them). The reader copies
 // an entry out of shared memory once, checks the copy, and uses only the copy. Numbers from a peer
@@ -14,35 +14,35 @@
 namespace tidepool::shm {
 
 // The version that this file, channel_layout.h, job_spec.h and frames.h describe. Any change of a
-// struct there obliges a new number; a program goes on speaking the version before where
+// struct there requires a new number; a program also speaks the version before if
 // shm/own_protocols.cpp says so (shm/protocol.h).
 inline constexpr uint32_t kAbiVersion = 9;
 // The version before, which programs of this release speak too (5 to 7 were between releases):
-// ranks bring no memory, and say nothing of their run, nor of their attempts.
+// ranks bring no memory, and send neither a run label nor attempts.
 inline constexpr uint32_t kAbiVersionBefore = 4;
 // The first version in which a rank may bring its rCache (frames.h).
 inline constexpr uint32_t kAbiBrought = 5;
-// The first version in which a rank says what its run is known by, and hears what the job's first
-// one said (frames.h).
+// The first version in which a rank sends the label of its run, and receives that of the job's
+// first rank (frames.h).
 inline constexpr uint32_t kAbiNote = 6;
 // The first version in which gradients and ends of steps name their attempt (kNamesAttempt), and a
-// rank hears which one is open.
+// rank is told which one is open.
 inline constexpr uint32_t kAbiAttempt = 7;
-// The first version in which a step names numbers of parameter groups, and parameters without a
-// gradient (Op::kGroupNumbers, Op::kUntouched).
+// The first version in which a step can carry numbers of parameter groups, and a list of parameters
+// without a gradient (Op::kGroupNumbers, Op::kUntouched).
 inline constexpr uint32_t kAbiNumbers = 8;
-// The first version in which a job may add up its gradients itself (JobSpec::sums_gradients).
+// The first version in which a job may accumulate its gradients itself (JobSpec::sums_gradients).
 inline constexpr uint32_t kAbiSums = 9;
-// The first version in which states leave a job and come into a new one: StreamStates (frames.h),
-// Op::kBeginAt, and puts of moments.
+// The first version in which states can be exported from a job and imported into a new one:
+// StreamStates (frames.h), Op::kBeginAt, and puts of moments.
 inline constexpr uint32_t kAbiStates = 9;
-// The first version in which a rank says what a step was like (Op::kStepFacts).
+// The first version in which a rank sends facts about a step (Op::kStepFacts).
 inline constexpr uint32_t kAbiFacts = 9;
 static_assert(kAbiBrought <= kAbiVersion && kAbiNote <= kAbiVersion && kAbiAttempt <= kAbiVersion &&
               kAbiNumbers <= kAbiVersion && kAbiSums <= kAbiVersion && kAbiStates <= kAbiVersion &&
               kAbiFacts <= kAbiVersion);
 
-// What a request asks for.
+// The operation of a request.
 enum class Op : uint32_t {
   // fp32 values of this rank's shard, from the rCache into the master plane (before training); or a
   // frozen chunk.
@@ -52,55 +52,54 @@ enum class Op : uint32_t {
   kSubmitGradient = 3,
   // This rank has submitted all gradients of the step; answered when the step is sealed.
   kEndStep = 4,
-  // Asks whether the frozen chunk is there. Answered with its bytes, or with 0: then this rank is
-  // to put them, from the start.
+  // Asks whether the frozen chunk is present. Answered with its bytes, or with 0: then this rank
+  // must put them, from the start.
   kClaimFrozen = 5,
-  // Numbers of one parameter group for the open step, in place of the job's. Every rank names the
-  // same ones. Answered with the rank's end of the step, which comes behind it.
+  // Numbers of one parameter group for the open step, replacing the job's. Every rank sends the
+  // same ones. Answered together with the rank's end of the step, which follows it.
   kGroupNumbers = 6,
   // Parameters that no backward of the open step has reached on this rank. Answered likewise.
   kUntouched = 7,
-  // What the open step was like, for those who look: it changes nothing. Answered likewise.
+  // Facts about the open step, for monitoring only. Answered likewise.
   kStepFacts = 8,
-  // A job without weights begins behind the step of a checkpoint. Every rank says so, and hears the
+  // Starts a job without weights behind the step of a checkpoint. Every rank sends it, and gets the
   // answer, before its first put.
   kBeginAt = 9,
 };
 inline constexpr uint32_t kOpMin = 1, kOpMax = 9;
 
-// What a put brings, as its micro_batch says. Moments of a range are answered before its master is
-// put, and come only where the chunk has them, on the host.
+// The content of a put, in its micro_batch. Moments of a range are answered before its master is
+// put, and are sent only if the chunk has them, on the host.
 inline constexpr uint32_t kPutMaster = 0, kPutMomentum = 1, kPutVariance = 2;
 
 // Set in `flags` of a request that was sent before, to a memserver that ended without answering it.
-// The server then answers it without applying it where its effect is already in kept memory.
+// If its effect is already in kept memory, the server answers it without applying it.
 inline constexpr uint32_t kResubmitted = 1;
-// Set in `flags` of a request of the open step (all but puts, fetches and claims) that names its
+// Set in `flags` of a request of the open step (all except puts, fetches and claims) that names its
 // attempt at the step of its version: the upper 24 bits hold the number. The first attempt at a
-// step is 0. Each one that is dropped, because a gradient was not finite or a rank was lost, is
-// followed by the next number, modulo 2^24. A request of a dropped attempt never counts for
-// another one. Optional: a rank that attached to a server of an earlier version knows its attempt
-// from the next sealed step on. 0 in sessions of versions before kAbiAttempt.
+// step is 0. Each dropped attempt (a gradient was not finite or a rank was lost) is followed by the
+// next number, modulo 2^24. A request of a dropped attempt never counts for another one. Optional:
+// a rank that attached to a server of an earlier version knows its attempt from the next sealed
+// step on. 0 in sessions of versions before kAbiAttempt.
 inline constexpr uint32_t kNamesAttempt = 2;
 inline constexpr uint32_t kAttemptBits = 24;
 inline constexpr uint32_t kAttemptMask = (uint32_t{1} << kAttemptBits) - 1;
 inline constexpr uint32_t kAttemptShift = 32 - kAttemptBits;
 
 // kPutWeights, kFetch, kSubmitGradient. Element ranges count elements of the whole chunk (all
-// shards), not bytes.
-// kClaimFrozen: counter, op, chunk and flags alone; all else is 0.
+// shards), not bytes. kClaimFrozen uses counter, op, chunk and flags only; all else is 0.
 struct Request {
-  // Counts the requests of this session from 1; names the request until its completion.
+  // Counts the requests of this session from 1; identifies the request until its completion.
   uint64_t counter;
   uint32_t op;     // an Op
   uint32_t chunk;  // ChunkId
-  // kFetch: version wanted (frozen: any); kSubmitGradient: that the gradient was computed from;
-  // kPutWeights: 0.
+  // kFetch: version wanted (frozen: any); kSubmitGradient: version that the gradient was computed
+  // from; kPutWeights: 0.
   uint64_t version;
   uint64_t rcache_offset;  // bytes from the start of the session's rCache memory
   uint64_t element_begin;  // first element in the chunk
-  // kPutWeights reads 4-byte elements (frozen: as they are), the others elements of the chunk's
-  // dtype.
+  // kPutWeights reads 4-byte elements (frozen: in their own type), the others elements of the
+  // chunk's dtype.
   uint64_t element_count;
   // kSubmitGradient: 0 .. micro_batches - 1; kFetch: see UsesAhead; kPutWeights: kPutMaster to
   // kPutVariance (since kAbiStates); else 0.
@@ -108,9 +107,9 @@ struct Request {
   uint32_t flags;  // kResubmitted; kSubmitGradient: also FlagsOfAttempt; else 0
 };
 
-// How many chunk uses in the rank's order come before the one that this fetch is for; 0: the rank
-// waits for it, or cannot tell. Advice for the order of copies, from ranks that brought their
-// rCache. 0 in all other requests (and in sessions of versions before kAbiBrought).
+// Number of chunk uses in the rank's order before the one that this fetch is for; 0: the rank waits
+// for it, or does not know. A hint for the order of copies, from ranks that brought their rCache. 0
+// in all other requests (and in sessions of versions before kAbiBrought).
 inline uint32_t UsesAhead(const Request& request) {
   return request.op == static_cast<uint32_t>(Op::kFetch) ? request.micro_batch : 0;
 }
@@ -130,56 +129,56 @@ struct EndStepRequest {
   uint32_t flags;         // kResubmitted, FlagsOfAttempt, or both; else 0
 };
 
-// kBeginAt, in the same 56 bytes: what the step record says.
+// kBeginAt, in the same 56 bytes: the contents of the step record.
 struct BeginAtRequest {
   uint64_t counter;
   uint32_t op;
   float loss_scale;         // > 0, finite
-  uint64_t version;         // from 1: that of the weights that are put
-  uint64_t optimizer_step;  // <= version: the steps that were not skipped
+  uint64_t version;         // from 1: version of the weights that are put
+  uint64_t optimizer_step;  // <= version: number of steps not skipped
   uint64_t data_cursor;
   uint64_t random_state;
   uint32_t scaler_steps;
   uint32_t flags;  // kResubmitted, or 0
 };
 
-// kGroupNumbers, in the same 56 bytes: a GroupNumbers (base/formats/optimizer.h) on its way.
+// kGroupNumbers, in the same 56 bytes: the wire form of GroupNumbers (base/formats/optimizer.h).
 struct GroupNumbersRequest {
   uint64_t counter;
   uint32_t op;
   uint32_t group;
-  uint64_t version;  // as EndStepRequest has it
+  uint64_t version;  // as in EndStepRequest
   float learning_rate, weight_decay;
   double beta1, beta2;
   float eps;
-  uint32_t flags;  // as EndStepRequest has it
+  uint32_t flags;  // as in EndStepRequest
 };
 
-// kUntouched, in the same 56 bytes: the `run` parameters from `first` on, and of those behind them
-// each whose bit is set.
+// kUntouched, in the same 56 bytes: the `run` parameters from `first` on, and, of those behind
+// them, each whose bit is set.
 struct UntouchedRequest {
   uint64_t counter;
   uint32_t op;
   uint32_t first;    // ParameterId
-  uint64_t version;  // as EndStepRequest has it
+  uint64_t version;  // as in EndStepRequest
   uint64_t bits[3];
   uint32_t run;
-  uint32_t flags;  // as EndStepRequest has it
+  uint32_t flags;  // as in EndStepRequest
 };
 
 // kStepFacts, in the same 56 bytes.
 struct StepFactsRequest {
   uint64_t counter;
   uint32_t op;
-  float loss;            // the step's mean loss; may be anything
-  uint64_t version;      // as EndStepRequest has it
+  float loss;            // the step's mean loss; any value
+  uint64_t version;      // as in EndStepRequest
   uint64_t tokens;       // of all ranks; below 2^48
   uint64_t reserved[2];  // 0
   uint32_t cpus_shared;  // 1: the rank's threads shared CPUs with others at the end of the step
-  uint32_t flags;        // as EndStepRequest has it
+  uint32_t flags;        // as in EndStepRequest
 };
 
-// What `flags` of a request of this attempt hold besides kResubmitted.
+// The part of `flags` that names this attempt; kResubmitted may be added.
 constexpr uint32_t FlagsOfAttempt(uint32_t attempt) {
   return kNamesAttempt | (attempt & kAttemptMask) << kAttemptShift;
 }
@@ -190,7 +189,7 @@ constexpr std::optional<uint32_t> AttemptIn(uint32_t flags) {
 constexpr uint32_t AttemptAfter(uint32_t attempt) {
   return (attempt + 1) & kAttemptMask;
 }
-// Numbers wrap around: of two attempts the later one is less than half of a turn ahead.
+// Numbers wrap around: of two attempts the later one is less than half the range ahead.
 constexpr bool IsBefore(uint32_t attempt, uint32_t other) {
   return attempt != other && ((other - attempt) & kAttemptMask) <= kAttemptMask / 2;
 }
@@ -203,9 +202,9 @@ constexpr bool IsResent(uint32_t flags) {
 struct Completion {
   uint64_t counter;  // of the request that it answers
   uint32_t op;
-  uint32_t error;    // 0, or a number of the error catalogue (base/error_catalog.h)
+  uint32_t error;    // 0, or an error number of the catalogue (base/error_catalog.h)
   uint64_t version;  // kFetch: version delivered; kEndStep: the new version
-  uint64_t bytes;    // bytes copied for this request; kClaimFrozen: bytes there
+  uint64_t bytes;    // bytes copied for this request; kClaimFrozen: bytes present
   // kEndStep: global norm of the unscaled gradients before clipping; NaN or infinity on overflow.
   double grad_norm;
   uint32_t skipped;    // kEndStep: 1 when a gradient was not finite and no parameter changed
@@ -230,7 +229,7 @@ static_assert(std::is_trivially_copyable_v<Request> &&
               std::is_trivially_copyable_v<Completion>);
 static_assert(std::endian::native == std::endian::little, "the wire format is little-endian");
 
-// The 56 bytes of a slot, read as another of the requests. Which one they are, `op` says.
+// Reads the 56 bytes of a slot as another kind of request; `op` says which kind they are.
 inline EndStepRequest AsEndStep(const Request& request) {
   return std::bit_cast<EndStepRequest>(request);
 }
@@ -243,7 +242,7 @@ inline BeginAtRequest AsBeginAt(const Request& request) {
 inline Request AsRequest(const BeginAtRequest& request) {
   return std::bit_cast<Request>(request);
 }
-// True for what is answered when the step that it names has ended, and means nothing by itself.
+// True for requests that are answered when their step has ended, and have no effect by themselves.
 inline bool IsStepNumbers(const Request& request) {
   return request.op == static_cast<uint32_t>(Op::kGroupNumbers) ||
          request.op == static_cast<uint32_t>(Op::kUntouched) ||

@@ -18,8 +18,8 @@ namespace tidepool::shm {
 
 namespace {
 
-// Words that the other side seldom changes are read once in so many looks at an empty ring, and
-// before each sleep: each look would fetch a line that it just wrote.
+// Words that the other side seldom changes are read once per this many polls of an empty ring, and
+// before each sleep: each read would fetch a line that the other side just wrote.
 constexpr uint32_t kLooksPerSideLook = 64;
 
 SubmissionHeader* Submission(const Segment& segment) {
@@ -61,7 +61,7 @@ Result<std::unique_ptr<ServerPort>> ServerPort::Create(SessionId session, uint32
 }
 
 PopResult ServerPort::PopNothing(uint64_t sequence) {
-  // An honest client leaves only the item of the last lap here, or nothing in the first.
+  // An honest client leaves only the item of the last lap here, or, in the first lap, nothing.
   const uint64_t last_lap =
       submissions_popped_ >= kRingEntries ? submissions_popped_ + 1 - kRingEntries : 0;
   if (TP_PLANTED("shm.double_fetch"))
@@ -103,7 +103,7 @@ void ServerPort::SetSleeping(bool sleeping) {
   auto& word = Completions(*completion_)->server_sleeping;
   if (!sleeping) return word.store(0, std::memory_order_relaxed);
   empty_looks_ = 0;
-  sleep_ = std::max(sleep_ + 1, kUnnumberedSleep + 1);  // after 2^32 sleeps it starts anew
+  sleep_ = std::max(sleep_ + 1, kUnnumberedSleep + 1);  // restarts after 2^32 sleeps
   word.store(sleep_, std::memory_order_seq_cst);
 }
 
@@ -148,8 +148,8 @@ bool ClientPort::FindRoom() {
   return false;
 }
 
-// A side that wakes for the first ring of a sleep looks at the ring before the next sleep, and
-// finds what was pushed meanwhile.
+// A side that wakes for the first ring of a sleep checks its ring before the next sleep, and finds
+// items pushed meanwhile.
 void ClientPort::RingForSleep(uint32_t sleep) {
   if (sleep == rung_sleep_ && sleep != kUnnumberedSleep) return;
   rung_sleep_ = sleep;
@@ -166,7 +166,7 @@ bool ClientPort::LookForCompletion() const {
 }
 
 void ClientPort::WaitForCompletion(Clock* clock, int64_t timeout_ns, int64_t spin_ns) {
-  // Before the clock is read: an answer may need no longer than that.
+  // Before the clock is read: an answer may take no longer than that.
   if (spin_ns > 0 && LookForCompletion()) return;
   const CompletionHeader* header = Completions(*completion_);
   const int64_t start = clock->NowNs();
@@ -175,9 +175,9 @@ void ClientPort::WaitForCompletion(Clock* clock, int64_t timeout_ns, int64_t spi
     if (LookForCompletion()) return;
   } while (clock->NowNs() < spin_end);
 
-  // The order is: remember the word, look at the ring, say that we wait, look at the word again.
-  // The server changes the word before it looks whether we wait, so either it wakes us or we see
-  // the change.
+  // The order is: remember the word, check the ring, announce the wait, check the word again. The
+  // server changes the word before it checks for a wait, so either it wakes us or we see the
+  // change.
   const uint32_t seen = header->wake_word.load(std::memory_order_seq_cst);
   if (CompletionThere() || Ended()) return;
   auto& waiting = Submission(*submission_)->client_waiting;

@@ -1,10 +1,10 @@
-// ProtocolRange: the versions of the protocol that a program speaks, and how two programs of
-// different releases find one.
+// ProtocolRange: the protocol versions that a program speaks, and how two programs of different
+// releases agree on one.
 //
 // Any thread; constants and value types. A client greets with its range; the server takes the
-// highest version that both speak, names it in its answer and in the headers of the rings, and from
-// then on the session is of that version. A session that comes back to another server agrees anew.
-// What this takes of every version to come is in docs/shm_protocol.md.
+// highest version that both speak, and names it in its answer and in the headers of the rings: the
+// session uses that version from then on. A session that comes back to another server agrees anew.
+// docs/shm_protocol.md lists what this requires of every later version.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@
 namespace tidepool::shm {
 
 struct ProtocolRange {
-  uint32_t lowest = 0, highest = 0;  // both spoken
-  // True where the program speaks the version.
+  uint32_t lowest = 0, highest = 0;  // both inclusive
+  // True if the program speaks the version.
   bool Has(uint32_t version) const { return version >= lowest && version <= highest; }
   friend bool operator==(const ProtocolRange&, const ProtocolRange&) = default;
 };
 
-// What this program speaks. Alone in its object (own_protocols.cpp), so that a test can link a
-// program as its next release will be.
+// The versions of this program. Alone in its object file (own_protocols.cpp), so that a test can
+// link a program in the form of its next release.
 extern const ProtocolRange kOwnProtocols;
 
 // The highest version in both ranges, if there is one.

@@ -1,7 +1,7 @@
-// How one end of a ring writes and reads its slots, and how far ahead: what port.h does with every
+// How one end of a ring reads and writes its slots, and how far ahead. port.h does this for every
 // message, so all of it is inline.
 //
-// Any thread that owns the end. No errors: what a slot may hold is for port.h to judge.
+// Any thread that owns the end. No errors: port.h judges the contents of slots.
 #pragma once
 
 #include <atomic>
@@ -18,19 +18,19 @@ namespace tidepool::shm {
 
 // The first client position of a batch is published at the latest after this many items.
 inline constexpr uint64_t kPublishEvery = kRingEntries / 4;
-// So many requests of a batch reach the server at once; more would leave it idle.
+// At most this many requests of a batch reach the server at once; more would leave it idle.
 inline constexpr uint64_t kBatchMax = 16;
-// Distance of the client's prefetch; measured, with bench_ring.
+// Prefetch distance of the client; measured with bench_ring.
 inline constexpr uint64_t kSlotsAhead = 32;
 
-// The slot of the ring in which item number `position` lies.
+// The ring slot of item number `position`.
 inline RingSlot* SlotAt(const Segment& segment, uint64_t position) {
   return reinterpret_cast<RingSlot*>(segment.data() + kRingOffset) + position % kRingEntries;
 }
 
 // The words are atomics because the other process may write them at any time; relaxed, because the
-// sequence orders an honest writer. Word by word from the shared line to the item and back, without
-// a copy between: read in other widths, that one would have to wait for its stores.
+// sequence orders an honest writer. They are copied word by word between the shared line and the
+// item, without a temporary copy: reading that one in other widths would stall on its stores.
 template <typename T>
 inline void LoadPayload(const RingSlot& slot, T* item) {
   static_assert(sizeof(T) == kPayloadWords * sizeof(uint64_t) && std::is_trivially_copyable_v<T>);
@@ -41,7 +41,7 @@ inline void LoadPayload(const RingSlot& slot, T* item) {
   }
 }
 
-// The other way; the sequence is the caller's to write.
+// The reverse; the caller writes the sequence.
 template <typename T>
 inline void StorePayload(RingSlot* slot, const T& item) {
   static_assert(sizeof(T) == kPayloadWords * sizeof(uint64_t) && std::is_trivially_copyable_v<T>);
@@ -53,8 +53,8 @@ inline void StorePayload(RingSlot* slot, const T& item) {
   }
 }
 
-// Takes the line from the other side's cache before it is written: else each of its stores waits in
-// turn. Where the CPU does not know the instruction, it does nothing.
+// Takes the line from the other side's cache before it is written; otherwise each of its stores
+// stalls in turn. Does nothing if the CPU lacks the instruction.
 inline void PrefetchForWrite([[maybe_unused]] const RingSlot* slot) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*slot));

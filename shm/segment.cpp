@@ -25,7 +25,7 @@ constexpr int kSealFutureWrite = 0x0010;   // F_SEAL_FUTURE_WRITE, Linux 5.1
 constexpr int kPopulateWrite = 23;         // MADV_POPULATE_WRITE, Linux 5.14
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// What Boost.Interprocess asks of a mappable object: a descriptor and a mode.
+// The interface of a mappable object in Boost.Interprocess: a descriptor and a mode.
 class MappableFd {
  public:
   MappableFd(int fd, ipc::mode_t mode) : fd_(fd), mode_(mode) {}
@@ -57,7 +57,7 @@ UniqueFd OpenMemory(const char* label) {
 bool Touch(std::byte* data, uint64_t bytes) {
   if (madvise(data, bytes, kPopulateWrite) == 0) return true;
   if (errno != EINVAL) return false;
-  // Kernels before 5.14; a shortage kills here instead of failing, so the budget is checked before.
+  // For kernels before 5.14; a shortage kills the process here, so the budget is checked first.
   std::memset(data, 0, bytes);
   return true;
 }
@@ -96,7 +96,7 @@ Result<std::unique_ptr<Segment>> Segment::Create(const char* label, uint64_t byt
   }
   if (!Touch(static_cast<std::byte*>(mapping->region.get_address()), bytes))
     return MapFailed(label, bytes, "touching pages");
-  // FUTURE_WRITE leaves our own writable mapping as it is, and also forbids punching holes.
+  // FUTURE_WRITE leaves our own writable mapping intact, and also forbids punching holes.
   const int seals = kSizeSeals | (peer == PeerAccess::kReadOnly ? kSealFutureWrite : 0);
   if (fcntl(fd.get(), F_ADD_SEALS, seals) != 0) return MapFailed(label, bytes, "sealing");
   return std::unique_ptr<Segment>(new Segment(std::move(fd), std::move(mapping), bytes));

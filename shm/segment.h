@@ -1,10 +1,9 @@
-// Segment: a sealed memfd and its mapping: shared memory without a name, that nobody can shrink
-// under its user.
+// Segment: a sealed memfd and its mapping: unnamed shared memory that nobody can shrink under its
+// user.
 //
-// Any thread may create one; the user of the class says to whom the bytes belong. Nothing appears
-// in /dev/shm.
-// Seals: SHRINK | GROW | SEAL always; FUTURE_WRITE where the peer must only read (set after our own
-// writable mapping exists).
+// Any thread may create one; the user of the class defines the ownership of the bytes. Nothing
+// appears in /dev/shm. Seals: SHRINK | GROW | SEAL always; FUTURE_WRITE if the peer may only read
+// (set after our own writable mapping exists).
 #pragma once
 
 #include <cstddef>
@@ -21,9 +20,9 @@ enum class PeerAccess { kReadWrite, kReadOnly };
 
 class Segment {
  public:
-  // Creates, sizes, maps, touches every page (so that no fault can fail later) and seals. bytes is
-  // rounded up to 4 KiB.
-  // The mapping is not inherited by fork and not part of core dumps. Errors: kMemoryMapFailed.
+  // Creates, sizes, maps, touches every page (so that no fault can fail later) and seals. `bytes`
+  // is rounded up to 4 KiB. The mapping is not inherited by fork and not part of core dumps.
+  // Errors: kMemoryMapFailed.
   static Result<std::unique_ptr<Segment>> Create(const char* label, uint64_t bytes,
                                                  PeerAccess peer);
   // Maps a descriptor received from the server. Checks size and seals before mapping. Errors:
@@ -38,7 +37,7 @@ class Segment {
   int fd() const { return fd_.get(); }
 
  private:
-  struct Mapping;  // Boost.Interprocess mapped_region, behind its one door
+  struct Mapping;  // hides Boost.Interprocess's mapped_region
   Segment(UniqueFd fd, std::unique_ptr<Mapping> mapping, uint64_t bytes);
   UniqueFd fd_;
   std::unique_ptr<Mapping> mapping_;

@@ -1,12 +1,11 @@
-// SharedLoad: the one way in which a server reads a word that a client may write at the same
-// moment.
+// SharedLoad: the only means by which a server reads a word that a client may write concurrently.
 //
-// Any thread. In every normal build it is the atomic load and nothing else. In the build of the
-// fuzzers (TIDEPOOL_FUZZ_LOADS) one of them gives some loads, or every load, another value, as a
-// client that writes between two loads can: code that checks what one load gave and uses what the
-// next one gives (a double fetch) then goes wrong where a sanitizer sees it. An rCache is not read
-// through this: it holds numbers alone, whose bits are all legal; they are copied out, and what is
-// judged is the copy.
+// Any thread. In every normal build it is just the atomic load. In the fuzzers' build
+// (TIDEPOOL_FUZZ_LOADS) a fuzzer gives some loads, or every load, another value, as a client can
+// that writes between two loads: code that checks the value of one load and uses that of the next
+// (a double fetch) then fails where a sanitizer sees it. An rCache is not read through this: it
+// holds only numbers, all of whose bit patterns are legal; they are copied out, and the copy is
+// checked.
 #pragma once
 
 #include <atomic>
@@ -15,8 +14,8 @@
 namespace tidepool::shm {
 
 #if defined(TIDEPOOL_FUZZ_LOADS)
-// What a load of `place`, which holds `value`, gives; null: the value itself. Set between turns by
-// a fuzzer with one thread.
+// The value that a load of `place`, which holds `value`, returns; null: the value itself. Set
+// between turns by a single-threaded fuzzer.
 inline uint64_t (*fuzzed_load)(const void* place, uint64_t value) = nullptr;
 #endif
 

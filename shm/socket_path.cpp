@@ -20,8 +20,8 @@ bool May(const std::string& path, int mode) {
   return faccessat(AT_FDCWD, path.c_str(), mode, AT_EACCESS) == 0;
 }
 
-// A directory of this user with a data socket. One that another user made in /tmp is not looked
-// into.
+// True for a directory of this user with a data socket. A directory that another user made in /tmp
+// is not inspected.
 bool ServesIn(const std::string& socket_dir) {
   struct stat about {};
   return stat(socket_dir.c_str(), &about) == 0 && about.st_uid == geteuid() &&
@@ -41,8 +41,8 @@ std::string DefaultSocketDir(const std::string& system_dir) {
 std::string DefaultClientDir(const std::string& system_dir) {
   std::string own = DefaultSocketDir(system_dir);
   const bool is_named = !Environment("TIDEPOOL_SOCKET_DIR").empty();
-  // A service that is not open to this user is found too: its refusal says more than that nothing
-  // is there.
+  // A service that is not open to this user is found too: its refusal is more informative than an
+  // absence.
   return is_named || ServesIn(own) || !May(system_dir, F_OK) ? own : system_dir;
 }
 

@@ -1,16 +1,16 @@
-// StateStream: how all states of a job leave memserver: memory that the server makes, with a ring
-// of slots that the server's reading thread fills and a process of the job's user empties.
+// StateStream: exports all states of a job from memserver: memory that the server makes, with a
+// ring of slots that the server's reading thread fills and a process of the job's user empties.
 //
-// One thread on each side. The server believes nothing that it reads here: `taken` that runs back
-// or ahead ends the stream. Pieces come chunk by chunk, in the order of the next update, and of a
-// chunk parameter by parameter; of a parameter all of the master, then its first moment, then its
-// second, each from its first element on.
+// One thread on each side. The server trusts nothing that it reads here: a `taken` that runs back
+// or ahead ends the stream. Pieces come chunk by chunk, in the order of the next update, and within
+// a chunk parameter by parameter; within a parameter all of the master, then its first moment, then
+// its second, each from its first element on.
 //
 //   page 0            StreamHead, then StreamPiece of each slot
 //   kStreamDataAt     slot after slot, kStreamSlotBytes each
 //
-// The words: `given` counts pieces that were filled, `taken` those that were emptied; both only
-// grow, and each side sleeps on the other's (base/system/futex.h).
+// The words: `given` counts filled pieces, `taken` emptied ones; both only grow, and each side
+// sleeps on the other's (base/system/futex.h).
 #pragma once
 
 #include <atomic>
@@ -25,13 +25,13 @@ inline constexpr uint32_t kStreamSlots = 4;
 inline constexpr uint64_t kStreamSlotBytes = 4 * kMiB;
 inline constexpr uint64_t kStreamDataAt = 4 * kKiB;
 inline constexpr uint64_t kStreamBytes = kStreamDataAt + kStreamSlots * kStreamSlotBytes;
-// A side that waits so long for the other gives the stream up.
+// A side that waits this long for the other gives the stream up.
 inline constexpr int64_t kStreamStuckNs = 10'000'000'000;
 
-// How a stream stands, as the server says.
+// The state of a stream, as set by the server.
 enum class StreamEnd : uint32_t { kRuns = 0, kWhole = 1, kFailed = 2 };
 
-// What lies in a slot.
+// Describes the content of a slot.
 struct StreamPiece {
   uint32_t parameter = 0;  // ParameterId of the job's description
   uint32_t plane = 0;      // kPutMaster (fp32), kPutMomentum, kPutVariance (in their own type)
@@ -39,14 +39,14 @@ struct StreamPiece {
   uint64_t bytes = 0;
 };
 
-// The step that the states are of is written before the first piece.
+// The step of the states is written before the first piece.
 struct StreamHead {
   uint32_t magic = 0;
-  uint32_t moment_bytes = 0;  // of an element of a moment: 4 fp32, 2 bf16
+  uint32_t moment_bytes = 0;  // of one element of a moment: 4 fp32, 2 bf16
   uint64_t version = 0, optimizer_step = 0, data_cursor = 0, random_state = 0;
   float loss_scale = 1;
   uint32_t scaler_steps = 0;
-  uint32_t pieces = 0;             // of all, written before the end
+  uint32_t pieces = 0;             // total, written before the end
   std::atomic<uint32_t> given{0};  // also grows by one with the end
   std::atomic<uint32_t> end{0};    // a StreamEnd
   std::atomic<uint32_t> taken{0};
@@ -59,11 +59,11 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 inline StreamHead* HeadOf(std::byte* memory) {
   return reinterpret_cast<StreamHead*>(memory);
 }
-// What lies in the slot of the n-th piece.
+// The description of the n-th piece's slot.
 inline StreamPiece* PieceOf(std::byte* memory, uint32_t number) {
   return reinterpret_cast<StreamPiece*>(memory + sizeof(StreamHead)) + number % kStreamSlots;
 }
-// Its bytes.
+// The bytes of that slot.
 inline std::byte* SlotOf(std::byte* memory, uint32_t number) {
   return memory + kStreamDataAt + number % kStreamSlots * kStreamSlotBytes;
 }

@@ -1,4 +1,4 @@
-// What a rank says of a step besides its end, to and from requests of the rings: numbers of
+// Converts what a rank sends about a step besides its end to and from ring requests: numbers of
 // parameter groups, and the parameters that no backward has reached.
 //
 // Pure functions, any thread. Requests come from a peer: Read... checks every number. Both sides
@@ -20,35 +20,35 @@ namespace tidepool::shm {
 
 // Parameters whose bits one request holds.
 inline constexpr uint32_t kUntouchedBits = 192;
-// Requests of this kind that a rank may send in one step: numbers of all groups, and any set of
-// 49,152 parameters (of more, what runs of neighbours make of it).
+// Most requests of this kind that a rank may send in one step: enough for numbers of all groups,
+// and any set of 49,152 parameters (of more, sets with runs of neighbours).
 inline constexpr uint32_t kUntouchedRequestsMax = 256;
-// Those, and one that tells what the step was like.
+// Those, and one with the facts of the step.
 inline constexpr uint32_t kNumbersRequestsMax = kParameterGroupsMax + kUntouchedRequestsMax + 1;
 
-// What a step was like: for those who look, and in no kept memory.
+// Facts about a step, for monitoring; in no kept memory.
 struct StepFacts {
-  float loss = 0;            // mean over ranks and micro-batches; may be no number
+  float loss = 0;            // mean over ranks and micro-batches; may be NaN
   uint64_t tokens = 0;       // of all ranks
   bool cpus_shared = false;  // threads of the rank shared CPUs with others
 };
 inline constexpr uint64_t kStepTokensMax = uint64_t{1} << 48;
 
-// Words of a set of so many parameters.
+// Words of a set over this many parameters.
 constexpr size_t WordsOfSet(uint64_t parameters) {
   return static_cast<size_t>((parameters + 63) / 64);
 }
 
-// The requests that say this; op, version and contents alone are filled in.
+// The request with these numbers; only op, version and contents are filled in.
 Request GroupNumbersRequestOf(uint32_t group, const GroupNumbers& numbers, Version version);
-// None for an empty set. May be more than kUntouchedRequestsMax.
+// The requests for a set; none for an empty set. May be more than kUntouchedRequestsMax.
 std::vector<Request> UntouchedRequestsOf(std::span<const uint64_t> untouched, uint64_t parameters,
                                          Version version);
 Request StepFactsRequestOf(const StepFacts& facts, Version version);
 
-// Takes in what a request says. Null, or what an honest rank cannot say.
+// Reads a request. Returns null, or what no honest rank sends.
 const char* ReadGroupNumbers(const Request& request, const JobSpec& spec, GroupNumbers* numbers);
-// `untouched` has WordsOfSet of the job's parameters.
+// The same; `untouched` has WordsOfSet of the job's parameters.
 const char* ReadUntouched(const Request& request, const JobSpec& spec,
                           std::span<uint64_t> untouched);
 const char* ReadStepFacts(const Request& request, StepFacts* facts);

@@ -13,8 +13,8 @@
 namespace tidepool::shm {
 namespace {
 
-// Bytes of one record in an encoded spec, without names and dims: bounds what a count in hostile
-// bytes can make us allocate.
+// Bytes of one record in an encoded spec, without names and dims: bounds the allocations that a
+// count in hostile bytes can cause.
 constexpr size_t kParameterGroupBytes = 8, kDataGroupBytes = 8, kChunkBytes = 12,
                  kParameterBytesMin = 4 + 4 + 4 + 4 + 8 + 8;
 
@@ -66,7 +66,7 @@ bool GetCount(ByteReader* in, size_t record_bytes_min, size_t most, std::vector<
   return true;
 }
 
-// Those of chunks that are not of the job's dtype.
+// Reads the types of chunks that do not have the job's dtype.
 void GetDTypes(ByteReader* in, JobSpec* spec) {
   spec->f32_chunks = in->Get<uint32_t>();
   for (FrozenChunkSpec& chunk : spec->frozen) {

@@ -1,6 +1,6 @@
-// Decode: a job's description out of bytes that a peer or an earlier server has written.
+// Decode: reads a job's description from bytes that a peer or an earlier server has written.
 //
-// A pure function, any thread. It trusts no number before it is checked.
+// A pure function, any thread. It checks every number before it uses it.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 
 namespace tidepool::shm {
 
-// The description with its sums; it is valid (shm/spec/validate.h). Errors: kJobSpecBad. Cost is
-// linear in bytes.size(); nothing is allocated beyond a small multiple of it.
+// The valid description (shm/spec/validate.h) with its sums. Errors: kJobSpecBad. Cost is linear in
+// bytes.size(); allocates no more than a small multiple of it.
 Result<JobSpec> Decode(std::span<const std::byte> bytes);
 
 }  // namespace tidepool::shm

@@ -43,7 +43,7 @@ void PutOptimizer(const OptimizerSpec& spec, ByteWriter* out) {
   out->Put(spec.rounding_seed);
 }
 
-// Up to the number of chunks.
+// Writes everything up to the number of chunks.
 void PutHead(const JobSpec& spec, ByteWriter* out) {
   out->Put(kSpecMagic);
   out->PutString(spec.name);
@@ -91,7 +91,7 @@ std::vector<std::byte> SpecEncoder::Next(uint64_t bytes_max) {
 }
 
 bool SpecEncoder::PutNext(ByteWriter* out) {
-  // What of a list of `size` comes next; its end is the beginning of `then`.
+  // True while items of a list of `size` remain; at its end the part `then` begins.
   const auto goes_on = [this](size_t size, Part then) {
     if (next_ < size) return true;
     part_ = then;

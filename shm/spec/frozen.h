@@ -1,6 +1,6 @@
-// Frozen: the frozen chunks of a job in its specification, and what they take of the host pool.
+// Frozen: the frozen chunks in a job's specification, and the host-pool bytes that they take.
 //
-// Pure functions, any thread. One copy of a frozen chunk lies in the pool for all jobs of one user
+// Pure functions, any thread. The pool holds one copy of a frozen chunk for all jobs of one user
 // that list it, behind a page that names it (memserver/residency/frozen_table.h).
 #pragma once
 
@@ -17,18 +17,18 @@ namespace tidepool::shm {
 inline uint64_t FrozenBytes(const FrozenChunkSpec& chunk) {
   return chunk.elements * BytesOf(chunk.dtype);
 }
-// Bytes of the pool that a chunk of `bytes` takes.
+// Pool bytes of a chunk of `bytes`.
 inline uint64_t FrozenExtentBytes(uint64_t bytes) {
   return kPageBytes + RoundUp(bytes, kPageBytes);
 }
-// Bytes of the pool that all frozen chunks of the job take; one that it lists twice counts once.
+// Pool bytes of all frozen chunks of the job; a chunk listed twice counts once.
 uint64_t FrozenPoolBytes(const JobSpec& spec);
 
-// The rules for frozen chunks alone. Errors: kJobSpecBad.
+// Checks the rules for frozen chunks alone. Errors: kJobSpecBad.
 Status CheckFrozen(const JobSpec& spec);
-// All but the types, which a job has where one is not its dtype (shm/spec/encode.h).
+// Writes everything except the types, which a job has if one is not its dtype (shm/spec/encode.h).
 void PutFrozen(const std::vector<FrozenChunkSpec>& frozen, ByteWriter* out);
-// The chunks with `dtype` for a type. False: the bytes are cut off, or hold more than there may be.
+// Reads the chunks, with `dtype` as their type. False: the bytes are truncated, or hold too many.
 bool GetFrozen(ByteReader* in, DType dtype, std::vector<FrozenChunkSpec>* frozen);
 
 }  // namespace tidepool::shm

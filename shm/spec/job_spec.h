@@ -1,5 +1,5 @@
-// JobSpec: everything memserver must know of a training job: chunks, parameters, optimizer, ranks,
-// memory wanted.
+// JobSpec: everything memserver must know about a training job: chunks, parameters, optimizer,
+// ranks, memory wanted.
 //
 // Any thread; a value type. The trainer makes it. Encode (shm/spec/encode.h) turns it into bytes
 // for the control socket. Those bytes come from a peer: Decode (shm/spec/decode.h) checks every
@@ -17,11 +17,10 @@
 //  4. floats are finite and in range;
 //  5. total bytes do not overflow 62 bits;
 //  6. frozen chunks (shm/spec/frozen.h) have a positive multiple of 16 elements;
-//  7. states on GPUs (shm/spec/gpu_states.h) are fp32 ones of Adam or AdamW, of chunks that there
-//     are;
-//  8. a trained chunk has the job's dtype, but for the first `f32_chunks` of a 16-bit job: they are
-//     fp32; the last chunk has the job's dtype. Frozen chunks have any type, raw bytes too;
-//  9. only a 16-bit job with one micro-batch a step sums gradients at its ranks.
+//  7. states on GPUs (shm/spec/gpu_states.h) are fp32 ones of Adam or AdamW, of existing chunks;
+//  8. a trained chunk has the job's dtype, except the first `f32_chunks` of a 16-bit job, which are
+//     fp32; the last chunk has the job's dtype. Frozen chunks have any type, including raw bytes;
+//  9. only a 16-bit job with one micro-batch per step sums gradients at its ranks.
 #pragma once
 
 #include <cstdint>
@@ -48,23 +47,23 @@ struct DataGroup {
   uint64_t rank_mask = 0;  // bit r: rank r is a member
 };
 
-// One chunk that is trained.
+// A trained chunk.
 struct ChunkSpec {
   uint64_t elements = 0;  // padded, over all shards
   uint32_t data_group = 0;
   friend bool operator==(const ChunkSpec&, const ChunkSpec&) = default;
 };
 
-// Bytes that the job reads and never writes, shared with all jobs of the user that list the same.
-// Its id comes behind those of `chunks`.
+// Bytes that the job reads and never writes, shared with all jobs of the user that list the same
+// bytes. Ids of frozen chunks follow those of `chunks`.
 struct FrozenChunkSpec {
   uint64_t elements = 0;
-  DType dtype = DType::kF32;  // of one of them; kRaw: bytes
+  DType dtype = DType::kF32;  // of one element; kRaw: bytes
   ContentHash content;        // of exactly those bytes
   friend bool operator==(const FrozenChunkSpec&, const FrozenChunkSpec&) = default;
 };
 
-// One parameter, and where it lies.
+// One parameter and its place.
 struct ParameterSpec {
   std::string name;
   std::vector<uint64_t> dims;  // row-major shape, at most kDimsMax; empty for a scalar
@@ -77,9 +76,9 @@ struct ParameterSpec {
 struct JobSpec {
   std::string name;
   uint32_t world = 1;
-  // That of parameters in the rCache and of gradients on the wire; DTypeOf says a chunk's.
+  // Type of parameters in the rCache and of gradients on the wire; DTypeOf gives a chunk's.
   DType dtype = DType::kF32;
-  OptimizerSpec optimizer;     // whose form of states is that of the job's dtype; see StatesOf
+  OptimizerSpec optimizer;     // its form of states fits the job's dtype; see StatesOf
   float max_grad_norm = 0;     // 0: no clipping
   uint32_t micro_batches = 1;  // gradient submissions per chunk and step
   // 1: gradients that are not finite skip the step; 0: they end it with an error.
@@ -90,35 +89,36 @@ struct JobSpec {
   std::vector<ChunkSpec> chunks;
   std::vector<ParameterSpec> parameters;  // which lie in `chunks`
   std::vector<FrozenChunkSpec> frozen;
-  // The first so many of `chunks` have their fp32 states in memory of the ranks' GPUs.
+  // The first `states_on_gpu` of `chunks` have their fp32 states in memory of the ranks' GPUs.
   uint32_t states_on_gpu = 0;
-  // The first so many of `chunks` are fp32 though the job's dtype has 16 bits (decision 044).
+  // The first `f32_chunks` of `chunks` are fp32 although the job's dtype has 16 bits (decision
+  // 044).
   uint32_t f32_chunks = 0;
-  // 1: a rank adds up its micro-batches itself, in fp32, and hands the sum in, as if the step had
-  // one micro-batch; 0: gradients come in their chunk's dtype (decision 051).
+  // 1: a rank sums its micro-batches itself, in fp32, and submits the sum, as if the step had one
+  // micro-batch; 0: gradients come in their chunk's dtype (decision 051).
   uint32_t sums_gradients = 0;
-  KeptSums sums;  // made by Decode; none otherwise. Nobody changes what was decoded.
+  KeptSums sums;  // made by Decode; none otherwise. A decoded description must not be changed.
 
-  // Whether `chunk` is a frozen one, and which.
+  // True if `chunk` is a frozen one; and its entry.
   bool IsFrozen(ChunkId chunk) const {
     return chunk >= chunks.size() && chunk - chunks.size() < frozen.size();
   }
   const FrozenChunkSpec& Frozen(ChunkId chunk) const { return frozen[chunk - chunks.size()]; }
-  // The element type of a chunk, trained or frozen. Of trained ones the first has the widest.
+  // The element type of a chunk, trained or frozen. Of the trained ones the first has the widest.
   DType DTypeOf(ChunkId chunk) const {
     return chunk < f32_chunks ? DType::kF32 : IsFrozen(chunk) ? Frozen(chunk).dtype : dtype;
   }
-  // The form of a trained chunk's states: an fp32 chunk has fp32 ones, whatever the job's are.
+  // The form of a trained chunk's states: an fp32 chunk has fp32 states, whatever the job's form.
   StateForm StatesOf(ChunkId chunk) const {
     return chunk < f32_chunks ? StateForm::kF32 : optimizer.states;
   }
-  // The element type in which gradients of a trained chunk are handed in.
+  // The element type in which gradients of a trained chunk are submitted.
   DType GradientTypeOf(ChunkId chunk) const {
     return sums_gradients != 0 ? DType::kF32 : DTypeOf(chunk);
   }
-  // True where all gradient slots are fp32: what lies in them is a sum.
+  // True if all gradient slots are fp32, because they hold sums.
   bool HasF32Slots() const { return micro_batches > 1 || sums_gradients != 0; }
-  // True where a chunk is of another type than the job.
+  // True if a chunk has another type than the job.
   bool HasOwnDTypes() const;
   // Number of shards of `chunk`, and which of them is `rank`'s (requires that rank is a member).
   uint32_t ShardCount(ChunkId chunk) const;

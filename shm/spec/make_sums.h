@@ -1,4 +1,4 @@
-// MakeSums: adds up what a job's states take.
+// MakeSums: sums up the memory that a job's states take.
 //
 // A pure function, any thread.
 #pragma once

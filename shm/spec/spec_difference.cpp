@@ -26,7 +26,7 @@ std::string_view NameOr(const char* name) {
   return name == nullptr ? "unknown" : name;
 }
 
-// Collects what differs.
+// Collects the differences.
 class Differences {
  public:
   template <typename Value>
@@ -53,7 +53,7 @@ void CompareOptimizers(const OptimizerSpec& held, const OptimizerSpec& said, Dif
   found->Compare("seed of rounding", held.rounding_seed, said.rounding_seed);
 }
 
-// How many there are, and the first of them that `differs`.
+// Compares the lengths of two lists, and names the first item that `differs`.
 template <typename Item, typename Differs>
 void CompareLists(const char* what, const std::vector<Item>& held, const std::vector<Item>& said,
                   const Differs& differs, Differences* found) {

@@ -1,4 +1,4 @@
-// DifferenceOf: what one job description says otherwise than another, for people.
+// DifferenceOf: the differences between two job descriptions, for people.
 //
 // Any thread; a pure function.
 #pragma once
@@ -10,8 +10,8 @@
 namespace tidepool::shm {
 
 // "max_grad_norm 1, now 0.5; micro_batches 1, now 2": all numbers that differ, then the first
-// chunk, parameter, or frozen chunk that does. Empty where there is no difference. The names of the
-// jobs are not compared.
+// chunk, parameter, or frozen chunk that differs. Empty if nothing differs. The names of the jobs
+// are not compared.
 std::string DifferenceOf(const JobSpec& held, const JobSpec& said);
 
 }  // namespace tidepool::shm

@@ -23,27 +23,27 @@ inline constexpr size_t kRunNoteMax = 480;  // bytes of a note in Hello, see shm
 inline constexpr uint64_t kSpecBytesMax = 64ull << 20;
 
 // Kept memory of a job (memserver/residency/kept/kept_records.h): an update runs in pieces of a
-// chunk, each with one progress word in a cache line of its own, because two workers update
-// neighbours at the same time.
+// chunk. Each has one progress word in a cache line of its own, because two workers update
+// neighbouring pieces at the same time.
 inline constexpr uint64_t kPieceElements = 256 * 1024;
-// A shard whose gradients are added up is one piece, whose progress counts 256 elements in 22 bits.
+// A shard whose gradients are accumulated is one piece, whose progress counts 256 elements in 22
+// bits.
 inline constexpr uint64_t kAddedShardElementsMax = uint64_t{1} << 30;
 // Weights of a split master are staged, and split by the serve loop (1 ms): one request puts at
-// most so many bytes of them.
+// most this many bytes of them.
 inline constexpr uint64_t kSplitPutBytesMax = uint64_t{4} << 20;
 inline constexpr uint64_t kJobRecordBytes = 4096;
 inline constexpr uint64_t kChunkRecordBytes = 64;
 inline constexpr uint64_t kProgressBytes = 64;
 inline constexpr uint64_t kShardRecordBytes = 16;
 inline constexpr uint64_t kStagingRecordBytes = 64;
-// Both slots of what steps say of groups and parameters (step_slots.h beside it), each a head, the
-// numbers of each group, and a word a parameter; they begin at a multiple of 8 bytes.
+// Both slots of step data on groups and parameters (step_slots.h beside it), each a head, the
+// numbers of each group, and a word per parameter; they begin at a multiple of 8 bytes.
 constexpr uint64_t StepSlotBytes(uint64_t groups, uint64_t parameters) {
   return 32 + groups * 32 + (parameters * 4 + 7) / 8 * 8;
 }
-// Areas of a window through which 16-bit weights come (shm/spec/weight_windows.h). More slots than
-// ranks fetch chunks at the same time; anything else in them would be better off with a place of
-// its own.
+// Areas of a window for 16-bit weights (shm/spec/weight_windows.h). More slots than ranks fetch
+// chunks at the same time; further chunks would be better off with planes of their own.
 inline constexpr uint32_t kWeightAreasMax = 4;
 
 }  // namespace tidepool::shm

@@ -11,7 +11,7 @@
 namespace tidepool::shm {
 namespace {
 
-constexpr uint64_t kPlaneAlignment = 64;  // the loops are fastest there
+constexpr uint64_t kPlaneAlignment = 64;  // the loops are fastest at this alignment
 
 }  // namespace
 
@@ -79,7 +79,7 @@ StateBytes HostStateBytesOf(const JobSpec& spec, ChunkId first_spilled,
     sum.master -= PooledBytes(all.master) - RoundUp(host.master, kPageBytes);
     sum.momentum -= PooledBytes(all.momentum);
     sum.variance -= PooledBytes(all.variance);
-    // The planes that stay are not traversed in one loop, so they need no spacing.
+    // The remaining planes are not traversed in one loop, so they need no spacing.
     sum.param16 -= SlackOf(all.param16);
     sum.gradient -= SlackOf(all.gradient);
   }

@@ -17,7 +17,7 @@
 namespace tidepool::shm {
 namespace {
 
-// Most elements of a job: below 2^62 bytes with at most 32 bytes of state an element.
+// Most elements of a job: below 2^62 bytes with at most 32 bytes of state per element.
 constexpr uint64_t kElementsMax = uint64_t{1} << 56;
 constexpr uint64_t kRcacheBytesMax = uint64_t{1} << 48;
 constexpr uint64_t kShardAlignElements = 16;
@@ -41,8 +41,8 @@ bool IsJobName(std::string_view name) {
          name.find_first_not_of(kAllowed) == std::string_view::npos;
 }
 
-// Parameter names become keys of a JSON object in saved files, so quotes and control characters
-// stay out.
+// Parameter names become keys of a JSON object in saved files, so quotes and control characters are
+// not allowed.
 bool IsParameterName(std::string_view name) {
   const auto plain = [](char c) { return c > ' ' && c < 0x7f && c != '"' && c != '\\'; };
   return !name.empty() && name.size() <= kNameMax && name != "__metadata__" &&
@@ -138,7 +138,7 @@ Status CheckChunks(const JobSpec& spec) {
   return Status();
 }
 
-// True when the product of `dims` is `count`; false when it overflows.
+// True if the product of `dims` is `count`; false if it overflows.
 bool ShapeHolds(const std::vector<uint64_t>& dims, uint64_t count) {
   uint64_t product = 1;
   for (const uint64_t dim : dims) {

@@ -1,4 +1,4 @@
-// Validate: does a job's description keep the rules of shm/spec/job_spec.h?
+// Validate: checks a job's description against the rules of shm/spec/job_spec.h.
 //
 // A pure function, any thread.
 #pragma once
@@ -8,7 +8,7 @@
 
 namespace tidepool::shm {
 
-// Errors: kJobSpecBad, which names the first broken rule.
+// Checks a description. Errors: kJobSpecBad, which names the first broken rule.
 Status Validate(const JobSpec& spec);
 
 }  // namespace tidepool::shm

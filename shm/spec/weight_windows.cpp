@@ -11,19 +11,19 @@ namespace {
 
 constexpr uint64_t kBlock = WindowSums::kBlock;
 
-// What the pool has more when the weights of the chunks from one on are in a window of `areas`
-// areas, its slots as large as `slot`, instead of planes with so many bytes.
+// Pool bytes (negative: savings) of having the weights of the chunks from one on in a window of
+// `areas` areas, with slots of `slot` bytes, instead of in planes with `planes` bytes.
 int64_t WindowCost(uint64_t areas, uint64_t slot, uint64_t planes) {
   return static_cast<int64_t>(2 * areas * slot) - static_cast<int64_t>(planes);
 }
 
-// A window is smaller than the planes that it stands for: it begins before this chunk.
+// A window must be smaller than the planes that it replaces, so it begins before this chunk.
 uint64_t WindowsEnd(uint64_t chunks, uint64_t areas) {
   return chunks - std::min(chunks, 2 * areas);
 }
 
-// Calls `visit(first, slot)` for the chunks of [begin, end) from the last on, until it says false;
-// `end` is the end of the block. `slot` is that of the window of the chunks from `first` on.
+// Calls `visit(first, slot)` for the chunks of [begin, end), the last one first, until it returns
+// false; `end` is the end of the block. `slot`: slot size of the window from `first` on.
 template <typename Visit>
 void ForSlots(const SpecSums& sums, uint64_t begin, uint64_t end, Visit visit) {
   uint64_t slot = sums.windows.slot[DivideUp(end, kBlock)];
@@ -37,7 +37,7 @@ uint64_t EndOfBlock(uint64_t chunks, uint64_t block) {
   return std::min(chunks, (block + 1) * kBlock);
 }
 
-// Windows of so many areas, of the chunks from `from` on or from a later one.
+// Windows of a given number of areas, for the chunks from `from` on or from a later one.
 class WindowsFrom {
  public:
   WindowsFrom(const SpecSums& sums, uint64_t areas, uint64_t from)
@@ -58,10 +58,10 @@ class WindowsFrom {
     return least;
   }
 
-  // The last that costs no more.
+  // The last one that costs no more.
   std::optional<ChunkId> LastWithin(int64_t cost) const {
     const auto dearer = [cost](int64_t least) { return least > cost; };
-    // From each block on the least is no more than from the one behind it.
+    // The least cost from each block on is no more than that from the next one on.
     const auto behind = std::partition_point(least_.rbegin(), least_.rend(), dearer);
     if (behind == least_.rend()) return std::nullopt;
     const auto block = static_cast<uint64_t>(least_.rend() - behind) - 1;

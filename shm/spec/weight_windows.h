@@ -12,11 +12,11 @@
 
 namespace tidepool::shm {
 
-// As the first chunk that spills: nothing spills.
+// As a first spilled chunk: nothing spills.
 inline constexpr ChunkId kNoSpill = ~ChunkId{0};
 // The chunks whose 16-bit weights are on the host only in a window: those from `first` on, whose
-// states are on NVMe. An area has room for fp32 weights of the largest of them, which land there
-// when they are put; later it is two slots, each for the 16-bit weights of one chunk.
+// states are on NVMe. An area has room for the fp32 weights of the largest of them, which land
+// there when they are put; later it is two slots, each for the 16-bit weights of one chunk.
 struct WeightSpill {
   ChunkId first = kNoSpill;
   uint32_t areas = 0;  // fewer than the chunks from `first` on would fill
@@ -25,12 +25,12 @@ struct WeightSpill {
   friend bool operator==(const WeightSpill&, const WeightSpill&) = default;
 };
 
-// The sums of a job with 16-bit weights and so many chunks, out of SpecSums::weights.
+// The window sums of a job with 16-bit weights and this many chunks, from SpecSums::weights.
 WindowSums MakeWindows(const SpecSums& sums, uint64_t chunks);
-// The answer of WeightSlotBytes (shm/spec/state_footprint.h). Requires that `spec` has its sums.
+// WeightSlotBytes (shm/spec/state_footprint.h) from the sums. Requires that `spec` has them.
 uint64_t SlotBytesFromSums(const JobSpec& spec, ChunkId first);
-// The answer of WeightsSpilledFor for a job that takes `missing` bytes more than the pool has while
-// no weights spill; none spill of chunks before `from`. Requires that `spec` has its sums.
+// WeightsSpilledFor from the sums, for a job that takes `missing` bytes more than the pool has
+// while no weights spill; none spill of chunks before `from`. Requires that `spec` has its sums.
 WeightSpill WindowFromSums(const JobSpec& spec, ChunkId from, uint64_t missing);
 
 }  // namespace tidepool::shm
