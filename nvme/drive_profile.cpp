@@ -62,7 +62,7 @@ FoundProfile ReadProfile(int directory) {
 Status WriteProfile(const std::string& directory, const DriveProfile& profile) {
   const UniqueFd in(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!in.valid()) return CannotWrite(directory);
-  unlinkat(in.get(), kNewName, 0);  // of a program that was killed here
+  unlinkat(in.get(), kNewName, 0);  // left by a killed program
   const std::string text = TextOf(profile);
 
   {

@@ -1,9 +1,9 @@
-// DriveProfile: how the drive of an NVMe directory is best asked, as measured by `memserver bench
-// nvme DIR`. A small file of text in the directory itself, so that it goes where the drive goes;
-// memserver uses it where no setting says otherwise.
+// DriveProfile: the best I/O parameters for the drive of an NVMe directory, as measured by
+// `memserver bench nvme DIR`. A small text file in the directory itself, so that it moves with the
+// drive; memserver uses it unless a setting says otherwise.
 //
-// Any thread, at start; it blocks. A profile that cannot be trusted is not used: nothing but speed
-// depends on it.
+// Any thread, at start; it blocks. A profile that cannot be trusted is ignored: only speed depends
+// on it.
 #pragma once
 
 #include <cstdint>
@@ -25,17 +25,17 @@ struct DriveProfile {
 
 // The text of the profile's file.
 std::string TextOf(const DriveProfile& profile);
-// No profile where the text is not one that TextOf makes.
+// Parses the text of TextOf; nothing for any other text.
 std::optional<DriveProfile> ParseProfile(const std::string& text);
 
-// The profile in a directory, if there is one that can be used.
+// The profile in a directory, if it has a usable one.
 struct FoundProfile {
   std::optional<DriveProfile> profile;
-  std::string why_not;  // why a profile that is there is not used
+  std::string why_not;  // why an existing profile is not used
 };
-// Reads the profile of the directory that is open as `directory`.
+// Reads the profile of the directory open as `directory`.
 FoundProfile ReadProfile(int directory);
-// Replaces the profile that is there, as a whole. Errors: kNvmeDirectoryBad.
+// Replaces the profile atomically. Errors: kNvmeDirectoryBad.
 Status WriteProfile(const std::string& directory, const DriveProfile& profile);
 
 }  // namespace tidepool::nvme

@@ -18,7 +18,7 @@ struct ManifestHeader {
   uint32_t reserved;
 };
 
-// The last 4 bytes of the whole.
+// The last 4 bytes of the file.
 constexpr uint64_t kCrcAt = kManifestBytes - 4;
 constexpr uint64_t kEntriesAt = kPageBytes / 2;  // the table ends before the checksum
 static_assert(sizeof(ManifestHeader) <= kEntriesAt &&

@@ -10,7 +10,7 @@
 namespace tidepool::nvme {
 namespace {
 
-// A range of `bytes` that begins at a whole page of 2 MiB; null where the system has none.
+// Maps `bytes` from a boundary of 2 MiB on; null if the system has none.
 std::byte* MapAtHugePage(uint64_t bytes) {
   void* const at = mmap(nullptr, bytes + kHugePageBytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -23,11 +23,11 @@ std::byte* MapAtHugePage(uint64_t bytes) {
   return begin + before;
 }
 
-// False, with errno, where the system has too few pages.
+// False, with errno, if the system has too few pages.
 bool TouchAll(std::byte* data, uint64_t bytes) {
   if (madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
-  // Linux before 5.14 has no call for it.
+  // Linux before 5.14 lacks this call.
   for (uint64_t at = 0; at < bytes; at += kPageBytes)
     *reinterpret_cast<volatile char*>(data + at) = 0;
   return true;
@@ -53,10 +53,10 @@ Result<PageMemory> PageMemory::Map(uint64_t bytes, bool touch) {
   }
   if (at == nullptr) return denied();
   PageMemory memory(at, bytes);
-  // Transfers go on during a fork, and what passes here is not for core dumps.
+  // Transfers go on during a fork, and the contents do not belong into core dumps.
   madvise(at, bytes, MADV_DONTFORK);
   madvise(at, bytes, MADV_DONTDUMP);
-  if (huge) madvise(at, bytes, MADV_HUGEPAGE);  // a wish
+  if (huge) madvise(at, bytes, MADV_HUGEPAGE);  // optional
   if (touch && !TouchAll(at, bytes)) return denied();
   return memory;
 }

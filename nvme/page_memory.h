@@ -1,5 +1,5 @@
-// PageMemory: private, zeroed memory of whole pages for direct transfers; it goes with the process,
-// so no late read of a dead one lands in it.
+// PageMemory: private, zeroed memory of whole pages for direct transfers; it ends with the process,
+// so a late read of a dead process cannot land in it.
 //
 // Move only; one owner.
 #pragma once
@@ -15,10 +15,10 @@ namespace tidepool::nvme {
 
 class PageMemory {
  public:
-  // At least `bytes`. With `touch` every page is there at once (0.3 to 3 s/GiB), so that none is
-  // missing later, and they are pages of 2 MiB where the system grants them: a transfer into one is
-  // one run of memory for the drive, not 64 a request, at half the system's CPU time. Errors:
-  // kMemoryMapFailed.
+  // At least `bytes`. With `touch` every page is made present at once (0.3 to 3 s/GiB), so that
+  // none is missing later, in pages of 2 MiB if the system grants them: a transfer into one is a
+  // single run of memory for the drive instead of 64 per request, at half the system's CPU time.
+  // Errors: kMemoryMapFailed.
   static Result<PageMemory> Map(uint64_t bytes, bool touch = true);
   PageMemory(PageMemory&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(other.bytes_) {}

@@ -1,15 +1,15 @@
-// The form of a piece of states on NVMe: one page that names it and carries its checksums, then its
+// The format of a piece of states on NVMe: one header page with its name and checksums, then its
 // bytes.
 //
-// Pure functions, any thread, nothing is allocated unless a piece is refused. docs/nvme_format.md
+// Pure functions, any thread; they allocate only when they refuse a piece. docs/nvme_format.md
 // draws it.
 //
-//   +0      PieceHeader   4 KiB: what lies here, of which job, which epoch, at which place; a
+//   +0      PieceHeader   4 KiB: which piece of which job, which epoch, at which place; a
 //                         CRC-32C per 1 MiB; a CRC-32C of the page
 //   +4096   payload       a multiple of 4 KiB
 //
-// Invariant: every bit of header and payload is under some checksum, so a flipped one is found; a
-// right piece at a wrong place, of a wrong job or of another epoch is found by its name (lost and
+// Invariant: every bit of header and payload is covered by a checksum, so a flipped one is found; a
+// valid piece at a wrong place, of a wrong job or of another epoch is found by its name (lost and
 // misplaced writes).
 #pragma once
 
@@ -24,11 +24,11 @@ namespace tidepool::nvme {
 
 inline constexpr uint32_t kPieceMagic = 0x564e5054;  // "TPNV"
 inline constexpr uint32_t kPieceFormat = 1;
-inline constexpr uint64_t kBlockBytes = kMiB;  // under one checksum
+inline constexpr uint64_t kBlockBytes = kMiB;  // bytes per checksum
 inline constexpr uint32_t kBlocksMax = 64;
 inline constexpr uint64_t kPieceHeaderBytes = kPageBytes;
 
-// Which piece of states it is, of which epoch, and where it lies.
+// Identifies a piece of states, its epoch, and its place.
 struct PieceName {
   uint64_t store = 0;  // nonce of the directory's files
   uint64_t job = 0;    // nonce of the job
@@ -51,31 +51,31 @@ struct PieceHeader {
 };
 static_assert(sizeof(PieceHeader) == kPieceHeaderBytes);
 
-// Requires a payload of whole pages, kBlocksMax blocks at most.
+// Fills in the header. Requires a payload of whole pages, kBlocksMax blocks at most.
 void SealPiece(const PieceName& name, std::span<const std::byte> payload, PieceHeader* header);
 
-// What a check of a piece has found.
+// The result of checking a piece.
 enum class PieceState {
   kWhole,
   kNotAPiece,       // no such header: never written, torn, or damaged
   kOther,           // a whole header with another name: a lost or misplaced write, or an old piece
-  kPayloadDamaged,  // a block does not fit its checksum
+  kPayloadDamaged,  // a block does not match its checksum
 };
-// The result of a check, with what a message needs.
+// The result of a check, with details for messages.
 struct PieceVerdict {
   PieceState state = PieceState::kWhole;
-  uint64_t offset = 0;               // of the damage, from the header's begin
+  uint64_t offset = 0;               // of the damage, from the start of the header
   uint32_t expected = 0, found = 0;  // checksums
-  // It is the expected piece, whole.
+  // True if it is the expected piece, whole.
   bool ok() const { return state == PieceState::kWhole; }
 };
 // Checks header, name and every block of the payload.
 PieceVerdict VerifyPiece(const PieceHeader& header, const PieceName& expected,
                          std::span<const std::byte> payload);
-// The same of the first blocks of a payload of `payload_bytes` in all: the rest was not read.
+// The same for the first blocks of a payload of `payload_bytes` in all: the rest was not read.
 PieceVerdict VerifyFront(const PieceHeader& header, const PieceName& expected,
                          std::span<const std::byte> front, uint64_t payload_bytes);
-// "block at 1 MiB: CRC 0x... instead of 0x..." with what the header says it is.
+// "block at 1 MiB: CRC 0x... instead of 0x..." with the header's own name.
 std::string TextOf(const PieceVerdict& verdict, const PieceHeader& header,
                    const PieceName& expected);
 

@@ -27,7 +27,7 @@ namespace {
 constexpr mode_t kFileMode = 0600;
 constexpr int64_t kLockPauseNs = 10 * kNsPerMs;
 
-// A shortage of descriptors or memory says nothing about the directory.
+// A shortage of descriptors or memory proves nothing about the directory.
 Status Failed(ErrorId id, const std::string& what, const std::string& where) {
   const bool lacking = errno == EMFILE || errno == ENFILE || errno == ENOMEM;
   return Status(lacking ? ErrorId::kHostMemoryShort : id, what + ": " + std::strerror(errno))
@@ -42,7 +42,7 @@ UniqueFd OpenAt(int directory, const char* name, uint64_t flags, uint64_t mode, 
   return UniqueFd(static_cast<int>(syscall(SYS_openat2, directory, name, &how, sizeof how)));
 }
 
-// One component directly in our own directory.
+// Opens one component directly in our own directory.
 UniqueFd OpenBeneath(int directory, const char* name, uint64_t flags) {
   const uint64_t resolve =
       RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV;
@@ -96,8 +96,8 @@ Result<UniqueFd> OpenFile(int directory, const std::string& path, const char* na
   return fd;
 }
 
-// A process that ends takes its memory down before it closes its files, and may then wait for its
-// parent: it uses the directory no more.
+// True if the process is exiting: it frees its memory before it closes its files, and may then wait
+// for its parent, but uses the directory no more.
 bool IsEnding(pid_t pid) {
   constexpr unsigned kExiting = 4;  // PF_EXITING
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
@@ -111,7 +111,7 @@ bool IsEnding(pid_t pid) {
   return read && (state == 'Z' || state == 'X' || (flags & kExiting) != 0);
 }
 
-// Who wrote the owner file, when that process lives.
+// The writer of the owner file, if that process lives.
 pid_t LivingOwner(int directory) {
   const UniqueFd fd = OpenBeneath(directory, kOwnerFileName, O_RDONLY);
   char text[32] = {};
@@ -124,7 +124,7 @@ pid_t LivingOwner(int directory) {
 void WriteOwner(int directory) {
   const UniqueFd fd = OpenBeneath(directory, kOwnerFileName, O_WRONLY | O_CREAT | O_TRUNC);
   const std::string text = std::to_string(getpid()) + "\n";
-  // Only the text of an error depends on it.
+  // Only the text of an error depends on this write.
   if (fd.valid() && write(fd.get(), text.data(), text.size()) < 0) return;
 }
 
@@ -155,7 +155,7 @@ Result<SlotDirectory> SlotDirectory::Open(const SlotDirectoryOptions& options, C
   return opened;
 }
 
-// The locks come before the first look at any content.
+// Takes the locks before it reads any content.
 Status SlotDirectory::OpenFiles(const SlotDirectoryOptions& options, Clock* clock) {
   TP_ASSIGN_OR_RETURN(data_, OpenFile(directory_.get(), path_, kDataFileName, &direct_));
   TP_RETURN_IF_ERROR(Fence(data_.get(), options, clock));

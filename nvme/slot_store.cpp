@@ -42,7 +42,7 @@ bool SlotStore::Progress() {
   if (out_ || poisoned_ || !transfers_->HasRoom()) return false;
   if (step_ == Step::kIdle && !dirty()) return false;
   if (step_ == Step::kIdle) {
-    // This commit makes durable what is encoded now; later changes belong to the next one.
+    // This commit makes the changes encoded now durable; later changes belong to the next one.
     writing_ = changes_;
     ++manifest_.generation;
     EncodeManifest(manifest_, buffer_);

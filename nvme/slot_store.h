@@ -1,15 +1,15 @@
-// SlotStore: the ranges of one directory that jobs have, and the manifest that makes reservations
-// and commits last.
+// SlotStore: the jobs' ranges in one directory, and the manifest that makes reservations and
+// commits durable.
 //
-// One thread (the serve loop); no call blocks. Changes are made in memory at once; they have
-// reached the disk when durable_changes() is at least what changes() was after the change.
-// The order of a commit (a crash at any instant leaves one whole generation):
+// One thread (the serve loop); no call blocks. Changes are made in memory at once; they are on disk
+// when durable_changes() has reached the value of changes() after the change. The order of a commit
+// (a crash at any instant leaves one whole generation):
 //   1. flush the data file       so that every piece answered before is on the medium
-//   2. write the manifest        one generation on, so to the file that does not hold the newest
+//   2. write the manifest        in the next generation, to the file that does not hold the newest
 //                                whole one
 //   3. flush that file
-// A flush that failed is never repeated: the directory is poisoned, and no later commit is believed
-// (the file may have lost anything).
+// A failed flush is never repeated: the directory is poisoned, and no later commit is trusted (the
+// file may have lost any data).
 #pragma once
 
 #include <cstdint>
@@ -34,27 +34,26 @@ class SlotStore {
   SlotStore(Manifest manifest, const StoreFiles& files, TransferQueue* transfers,
             std::span<std::byte> buffer);
 
-  // A range of the data file; nothing when there is no gap. `place`: of this directory in the job's
-  // list.
+  // Reserves a range of the data file; nothing if there is no gap. `place`: of this directory in
+  // the job's list.
   std::optional<uint64_t> Reserve(uint64_t job, uint64_t bytes, uint64_t place = 0);
-  // All pieces of `epoch` were written, with answers. Until this change is durable, no piece of the
-  // epoch committed before may be overwritten: a crash may go back to it.
+  // All pieces of `epoch` were confirmed as written. Until this change is durable, no piece of the
+  // epoch committed before may be overwritten, since a crash may return to it.
   void Commit(uint64_t job, uint64_t epoch);
   void Remove(uint64_t job);
 
-  // Goes on with the commit that is due; true when something was begun. Call it while dirty() and
-  // after End.
+  // Advances the pending commit; true if something was begun. Call it while dirty() and after End.
   bool Progress();
   // A transfer with the store's tag has ended.
   void End(const TransferDone& done);
-  // Its transfer is waited for no more: as a flush that failed.
+  // Stops waiting for its transfer, like a failed flush.
   void GiveUp(int error);
 
   uint64_t changes() const { return changes_; }
   uint64_t durable_changes() const { return durable_; }
-  // A change has not reached the disk yet, and still may.
+  // True if a change has not reached the disk yet, and still may.
   bool dirty() const { return durable_ < changes_ && !poisoned_; }
-  // A transfer of it is with the system.
+  // True while the system has a transfer of it.
   bool busy() const { return out_; }
   bool poisoned() const { return poisoned_; }
   int poison_error() const { return error_; }
@@ -71,10 +70,10 @@ class SlotStore {
   TransferQueue* const transfers_;
   const std::span<std::byte> buffer_;
   Step step_ = Step::kIdle;
-  bool out_ = false;  // a transfer of this step is with the system
+  bool out_ = false;  // the system has a transfer of this step
   uint64_t changes_ = 0;
-  uint64_t writing_ = 0;  // changes that are on their way
-  uint64_t durable_ = 0;  // changes that have arrived
+  uint64_t writing_ = 0;  // value of changes() being written
+  uint64_t durable_ = 0;  // value of changes() that is durable
   bool poisoned_ = false;
   int error_ = 0;
 };

@@ -1,9 +1,9 @@
 // ThreadQueue: the IoQueue over pread and pwrite, for systems that deny io_uring: a few threads
-// that block in the kernel, some for each line of files, so that a drive that holds its own up
-// holds up no other's.
+// that block in the kernel. Each line of files has its own, so that a drive that blocks holds up no
+// other's.
 //
-// One thread submits and reaps; the threads inside meet it at one lock, held for a few
-// instructions. It allocates nothing after it was made.
+// One thread submits and reaps; it shares one lock, held for a few instructions, with the threads
+// inside. Allocates only at construction.
 #pragma once
 
 #include <condition_variable>
@@ -18,7 +18,7 @@ namespace tidepool::nvme {
 class ThreadQueue final : public IoQueue {
  public:
   explicit ThreadQueue(const IoQueueOptions& options);
-  // Waits for the requests that threads hold; those that no thread has begun are dropped.
+  // Waits for the requests in progress; drops those that no thread has begun.
   ~ThreadQueue() override;
 
   void Submit(const IoRequest& request) override;
@@ -36,7 +36,7 @@ class ThreadQueue final : public IoQueue {
   };
   struct Line {
     std::condition_variable there;
-    std::vector<IoRequest> waiting;  // ring of depth_ places
+    std::vector<IoRequest> waiting;  // ring of depth_ entries
     uint64_t begin = 0, end = 0;
   };
   void Main(Line* line);
@@ -48,7 +48,7 @@ class ThreadQueue final : public IoQueue {
   std::mutex mutex_;
   // Guarded by mutex_.
   std::vector<Line> lines_;
-  std::vector<Ended> ended_;  // ring of depth_ places
+  std::vector<Ended> ended_;  // ring of depth_ entries
   uint64_t ended_begin_ = 0, ended_end_ = 0;
   bool stopping_ = false;
   std::vector<std::thread> threads_;

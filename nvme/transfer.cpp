@@ -12,11 +12,11 @@
 namespace tidepool::nvme {
 namespace {
 
-// EAGAIN again and again is a device that does not take requests any more.
+// A device that keeps returning EAGAIN no longer accepts requests.
 constexpr uint32_t kPausesMax = 1000;
 constexpr int64_t kPauseNs = kNsPerMs / 10;
-// A rest that is smaller than this part of a block goes with the block before it, so that the page
-// of a piece is no request of its own.
+// A rest that is smaller than this fraction of a block joins the block before it, so that the
+// header page of a piece is no request of its own.
 constexpr uint32_t kRestPart = 8;
 
 int64_t BackOffNs(uint32_t errors) {
@@ -39,7 +39,7 @@ TransferQueue::TransferQueue(IoQueue* queue, const Clock* clock, const TransferO
       finished_(options.transfers_max),
       free_(options.transfers_max),
       moved_(options.files) {
-  // All that a transfer needs later is allocated here.
+  // Allocates everything that transfers need later.
   for (Line& line : lines_) line.order.resize(options.transfers_max);
   late_.reserve(2 * options.transfers_max);
   TP_CHECK(options.block_bytes > 0 && options.block_bytes % kPageBytes == 0,
@@ -90,7 +90,7 @@ bool TransferQueue::IssueNew(int64_t now, Line* line) {
     Slot& slot = slots_[index];
     const uint64_t left = slot.transfer.bytes - slot.issued;
     const bool sync = slot.transfer.kind == IoKind::kSync;
-    // After an error what has not been issued is left out.
+    // After an error the blocks not issued yet are skipped.
     if ((left == 0 && !sync) || slot.done.error != 0) {
       ++line->begin;
       FinishIfDone(index);
@@ -156,7 +156,7 @@ void TransferQueue::End(uint32_t index, int32_t value, int64_t now) {
   if (value >= 0 && (kind == IoKind::kSync || TP_PLANTED("nvme.short_taken_for_whole")))
     return CloseBlock(index);
   if (value < 0 && TP_PLANTED("nvme.result_dropped")) return CloseBlock(index);
-  // Says nothing about the medium, for a flush too.
+  // Neither error says anything about the medium, not even for a flush.
   const bool undone = value == -EAGAIN || value == -EINTR;
   if (kind == IoKind::kSync && !undone) return Fail(index, -value);
   if (value >= 0) {
@@ -166,7 +166,7 @@ void TransferQueue::End(uint32_t index, int32_t value, int64_t now) {
     const auto moved = std::min<uint32_t>(static_cast<uint32_t>(value), block.bytes);
     if (moved == block.bytes) return CloseBlock(index);
     if (moved == 0 && kind == IoKind::kRead) return Fail(index, ENODATA);
-    // Whole pages of it count: a direct transfer goes on at a page.
+    // Only whole pages count: a direct transfer must continue at a page boundary.
     const uint32_t pages = moved / kPageBytes * kPageBytes;
     block.begin += pages;
     block.bytes -= pages;
@@ -202,7 +202,7 @@ void TransferQueue::CloseBlock(uint32_t index) {
   FinishIfDone(slot);
 }
 
-// Blocks that are out still may touch the memory: the transfer ends with the last of them.
+// Blocks in flight may still access the memory, so the transfer ends with the last of them.
 void TransferQueue::FinishIfDone(uint32_t index) {
   Slot& slot = slots_[index];
   const Line& line = LineOf(index);
@@ -221,7 +221,7 @@ bool TransferQueue::Next(TransferDone* done) {
   return true;
 }
 
-// Looks often enough to keep each limit within an eighth of it.
+// Checks often enough to keep each limit within an eighth of it.
 void TransferQueue::FindLate(int64_t now) {
   if (now < next_look_ns_) return;
   next_look_ns_ = now + options_.late_ns / 8;
@@ -233,8 +233,8 @@ void TransferQueue::FindLate(int64_t now) {
   for (Line& line : lines_) FindLateIn(&line, now);
 }
 
-// Looks at transfers that are queued behind unanswered blocks. The system has nothing of them, so a
-// lost one ends here and is not begun when the drive wakes up.
+// Checks transfers that are queued behind unanswered blocks. The system has none of their blocks,
+// so a lost transfer ends here and does not begin when the drive wakes up.
 void TransferQueue::FindLateIn(Line* line, int64_t now) {
   const size_t size = line->order.size();
   uint64_t kept = line->begin;
@@ -264,7 +264,7 @@ void TransferQueue::TellLate(Slot* slot, uint64_t offset, int64_t waited_ns) {
 
   const bool all_issued = slot->open_blocks > 0 && slot->issued == slot->transfer.bytes;
   if (!lost || all_issued || slot->done.error != 0) return;
-  slot->done.error = ETIMEDOUT;  // so the rest is left out
+  slot->done.error = ETIMEDOUT;  // so that the rest is skipped
   slot->done.offset = offset;
   slot->done.unissued = slot->open_blocks == 0;
 }

@@ -22,8 +22,8 @@ struct UringQueue::Ring {
 
 namespace {
 
-// From the best to the plainest; older kernels know fewer flags. The ring starts disabled where one
-// thread is promised to submit, because that thread is the one that enables it.
+// From the best to the plainest; older kernels support fewer flags. A ring with the
+// single-submitter flag starts disabled, because the thread that enables it becomes the submitter.
 struct Mode {
   unsigned flags;
   const char* name;
@@ -111,7 +111,7 @@ void UringQueue::Submit(const IoRequest& request) {
   if (request.kind == IoKind::kSync) {
     io_uring_prep_fsync(sqe, file, IORING_FSYNC_DATASYNC);
   } else if (request.kind == IoKind::kRead) {
-    // The kernel need not pin memory that is registered.
+    // The kernel need not pin registered memory.
     if (buffer >= 0) {
       io_uring_prep_read_fixed(sqe, file, request.data, request.bytes, request.offset, buffer);
     } else {
@@ -136,8 +136,8 @@ void UringQueue::Flush() {
   }
   enabled_ = true;
   if (io_uring_sq_ready(&ring_->ring) == 0) return;
-  // What the system does not take now stays in the ring for the next call, which comes soon: the
-  // event says that there is work.
+  // Requests that the system does not accept now stay in the ring for the next call, which comes
+  // soon: the event reports work.
   const int taken = io_uring_submit(&ring_->ring);
   TP_CHECK(taken >= 0 || taken == -EAGAIN || taken == -EBUSY || taken == -EINTR || taken == -ENOMEM,
            "the ring takes requests");

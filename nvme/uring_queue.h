@@ -1,7 +1,7 @@
 // UringQueue: the IoQueue over io_uring.
 //
 // Made by any thread; from the first Flush on it belongs to the thread that called it (the ring is
-// told that one thread submits).
+// set up for a single submitter).
 #pragma once
 
 #include "base/status.h"
@@ -12,7 +12,7 @@ namespace tidepool::nvme {
 
 class UringQueue final : public IoQueue {
  public:
-  // Errors: kNvmeRingDenied, with the system's reason.
+  // Opens a queue. Errors: kNvmeRingDenied, with the system's reason.
   static Result<std::unique_ptr<UringQueue>> Open(const IoQueueOptions& options);
   ~UringQueue() override;
 
@@ -23,7 +23,7 @@ class UringQueue final : public IoQueue {
   int event_fd() const override { return event_.get(); }
   void ClearEvent() override;
   std::string Name() const override;
-  // Why memory or files are not registered; empty when they are.
+  // Why memory or files are not registered; empty if they are.
   const std::string& lacks() const { return lacks_; }
 
  private:
