@@ -1,11 +1,11 @@
-// TP_CHECK: a promise of our own code; broken means a bug, and the process stops with the place and
-// the text. It stays on in release.
+// TP_CHECK: an assertion about our own code; a violation is a bug, and stops the process with
+// location and text. It stays on in release.
 //
-// Never for a peer's bytes, a disk, a device or a user's input: those are Status.
+// Never for a peer's bytes, a disk, a device or a user's input: those errors are Status.
 #pragma once
 
 namespace tidepool {
-// What TP_CHECK calls: writes place, condition and message to stderr, and aborts.
+// Called by TP_CHECK: writes location, condition and message to stderr, and aborts.
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition,
                               const char* message);
 }  // namespace tidepool

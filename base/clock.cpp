@@ -36,7 +36,7 @@ void SteadyClock::SleepOnWord(const std::atomic<uint32_t>* word, uint32_t expect
 }
 
 void SteadyClock::SleepOnDescriptor(int descriptor, int16_t events, int64_t duration_ns) {
-  constexpr int64_t kLongestMs = 60'000;  // the caller looks again
+  constexpr int64_t kLongestMs = 60'000;  // the caller checks again
   const int64_t ms = (duration_ns + kNsPerMs - 1) / kNsPerMs;
   pollfd entry{descriptor, events, 0};
   static_cast<void>(poll(&entry, 1, static_cast<int>(std::clamp<int64_t>(ms, 0, kLongestMs))));

@@ -1,9 +1,9 @@
-// Clock: time is handed in, so that a test or the simulator moves it (a virtual seam of the house).
+// Clock: time is passed in, so that a test or the simulator controls it (a virtual seam).
 //
 // Any thread may call a SteadyClock. Times are nanoseconds of one process's monotonic clock; never
-// compare those of two processes. A SteadyClock is made where a program is put together (main
-// functions; scripts/tidy_checks/doors.py lists them), and handed to all that looks at the time or
-// waits.
+// compare those of two processes. A SteadyClock is made only where a program is composed (main
+// functions; scripts/tidy_checks/doors.py lists them), and passed to all code that reads the time
+// or waits.
 #pragma once
 
 #include <atomic>
@@ -14,14 +14,14 @@ namespace tidepool {
 class Clock {
  public:
   virtual ~Clock() = default;
-  // Nanoseconds since a start that is this process's own; never smaller than before.
+  // Nanoseconds since an arbitrary start of this process; never smaller than before.
   virtual int64_t NowNs() const = 0;
-  // Returns after at least `duration_ns`; a fake moves its time instead.
+  // Returns after at least `duration_ns`; a fake advances its time instead.
   virtual void SleepNs(int64_t duration_ns) = 0;
 
-  // Two sleeps that may end earlier: the caller looks again at what it waits for. In a fake nobody
-  // acts meanwhile, so that they last as long as they may, unless it lets its world go on.
-  // Ends when `*word` is no longer `expected`; who changes it calls WakeWord
+  // Two sleeps that may end early: the caller rechecks its condition. In a fake nobody acts
+  // meanwhile, so they last for `duration_ns`, unless the fake lets its world run. The first ends
+  // when `*word` is no longer `expected`; code that changes it calls WakeWord
   // (base/system/futex.h).
   virtual void SleepOnWord(const std::atomic<uint32_t>* word, uint32_t expected,
                            int64_t duration_ns);

@@ -1,6 +1,6 @@
 // The catalogue of every error that Tidepool can show: a stable number, a short name, the class
-// that callers branch on, the exit code of a program that ends with it, what it means, and one line
-// of standing advice. The tables of docs/errors.md are made from it.
+// that callers branch on, the exit code of a program that ends with it, its meaning, and one line
+// of standing advice. The tables of docs/errors.md are generated from it.
 //
 // Any thread. The table is constant. To add an error, add one entry to TIDEPOOL_ERRORS and run
 // scripts/errors_page.py.
@@ -11,7 +11,7 @@
 
 namespace tidepool {
 
-// What a caller can do about it; nine classes, as few as callers need.
+// What a caller can do about an error; nine classes, as few as callers need.
 enum class Code : uint8_t {
   kOk,           // no error
   kInvalid,      // the input is wrong: fix it and try again
@@ -19,7 +19,7 @@ enum class Code : uint8_t {
   kRefused,      // the request is sound, but there is no room or no right
   kUnavailable,  // a peer is gone or not there yet
   kTimeout,      // a wait ended without its event
-  kCorrupt,      // bytes are not what they must be
+  kCorrupt,      // bytes are damaged
   kVersion,      // two sides speak different versions
   kIo,           // the operating system refused or failed
 };
@@ -319,7 +319,7 @@ struct ErrorEntry {
   const char* name;  // "PoolFull"
   Code code;
   int exit_code;
-  const char* meaning;  // a sentence or some
+  const char* meaning;  // one or more sentences
   const char* advice;   // one line, no full stop
 };
 

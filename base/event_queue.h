@@ -1,5 +1,5 @@
 // EventQueue: a queue between two threads with an eventfd that becomes readable when something was
-// put in.
+// pushed.
 //
 // Any thread may Push; one thread owns the consuming side (TakeAll). Used on control paths and for
 // done-notices of workers, never inside a copy or an update. Push costs one short lock and, when
@@ -38,10 +38,10 @@ class EventQueue {
     if (was_empty) Notify();
   }
 
-  // Moves everything that was pushed into `out` (cleared first); true when there was something.
+  // Moves everything pushed into `out` (cleared first); true if there was something.
   bool TakeAll(std::vector<T>* out) {
     out->clear();
-    // Most looks find nothing. A push that this look misses has made, or will make, the event
+    // Most calls find nothing. A push that this check misses has made, or will make, the event
     // readable.
     if (!filled_.load(std::memory_order_acquire)) return false;
     const std::lock_guard lock(mutex_);

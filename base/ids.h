@@ -1,4 +1,4 @@
-// Ids: the numbers by which things are known inside one daemon or one trainer.
+// Ids: the numbers that identify objects inside one daemon or one trainer.
 #pragma once
 
 #include <cstdint>

@@ -26,13 +26,13 @@ struct LogState {
   std::string program = "tidepool";
   bool json = false;
   std::shared_ptr<spdlog::logger> logger;
-  std::unique_ptr<NonblockingStderr> output;  // in place of the logger's; null: lines wait for room
+  std::unique_ptr<NonblockingStderr> output;  // null: the logger writes, and lines wait for room
   std::mutex mutex;                           // held for a few instructions
   std::deque<LoggedLine> recent;              // guarded by mutex, as last
   uint64_t last = 0;
 };
 
-// Set once. Not in LogState, because a process that has no memory left must not make that first.
+// Set once. Not in LogState, which a process without free memory could not make.
 constinit std::atomic<LogQueue*> log_queue{nullptr};
 
 LogState& State() {
@@ -102,7 +102,7 @@ std::string JsonLine(LogLevel level, std::string_view message,
   return text + "}";
 }
 
-// The first line that goes out again says how many were dropped.
+// The next line that is written says how many were dropped.
 void WriteOrDrop(NonblockingStderr* output, bool json, const std::string& line) {
   if (const uint64_t lines = output->dropped(); lines > 0) {
     const auto told = {LogField("lines", lines)};

@@ -1,8 +1,8 @@
-// The log facade: one line an event, with key=value fields; text on a terminal, JSON lines
+// The log facade: one line per event, with key=value fields; text on a terminal, JSON lines
 // otherwise.
 //
-// Any thread. Lines go to stderr; results of a program go to stdout and never through here. The one
-// door to spdlog is log.cpp. A caller waits until its line is written, except in a program that has
+// Any thread. Lines go to stderr; results of a program go to stdout and never through here. log.cpp
+// is the one door to spdlog. A caller waits until its line is written, except in a program that has
 // called StartLogThread.
 #pragma once
 
@@ -15,12 +15,12 @@
 
 namespace tidepool {
 
-// How much a line matters, and how lines are written (kAuto: text on a terminal, else JSON).
+// The severity of a line, and the format of lines (kAuto: text on a terminal, else JSON).
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 enum class LogFormat { kAuto, kText, kJson };
 
-// Sizes, durations and rates as fields. Text shows them as a person reads them (pool=64.0 MiB);
-// JSON has a number, and its key ends in the unit ("pool_bytes":67108864, "touch_seconds":0.057).
+// Sizes, durations and rates as fields. Text shows them in readable form (pool=64.0 MiB); JSON has
+// a number, and its key ends in the unit ("pool_bytes":67108864, "touch_seconds":0.057).
 struct LogBytes {
   uint64_t bytes = 0;
 };
@@ -35,8 +35,8 @@ struct LogRate {
 struct LogField {
   std::string key, value;
   bool quoted = true;  // false: a number or a boolean
-  std::string unit;    // what JSON adds to the key
-  std::string shown;   // what text shows in place of the value, unless it is empty
+  std::string unit;    // appended to the key in JSON
+  std::string shown;   // shown by text in place of the value, unless empty
   LogField(std::string_view k, std::string_view v) : key(k), value(v) {}
   LogField(std::string_view k, const char* v) : key(k), value(v) {}
   LogField(std::string_view k, const std::string& v) : key(k), value(v) {}
@@ -54,19 +54,19 @@ struct LogField {
 void InitLog(std::string_view program, LogLevel level, LogFormat format);
 void SetLogLevel(LogLevel level);
 // From now on a line that stderr has no room for is dropped, and a later one says how many were:
-// for a process whose one thread must not wait for the reader of its log. No other thread logs.
+// for a process whose only thread must not wait for the reader of its log. No other thread may log.
 void DropLinesThatBlock();
-// Starts a thread that writes the lines from now on: callers no longer wait for the reader of the
-// log. For a process that others wait for. Call it when the signal mask is final, because the
-// thread inherits it. Lines that do not fit into its queue are dropped and counted. Call FlushLog
-// before the program ends.
+// Starts a thread that writes the lines from now on, so that callers no longer wait for the reader
+// of the log: for a process that others wait for. Call it when the signal mask is final, because
+// the thread inherits it. Lines that do not fit into its queue are dropped and counted. Call
+// FlushLog before the program ends.
 void StartLogThread();
-// Waits until what was logged is written, `timeout_ns` at most; true when it is. Allocates nothing.
+// Waits, at most `timeout_ns`, until all lines are written; true if they are. Allocates nothing.
 bool FlushLog(int64_t timeout_ns = 1'000'000'000);
-// For a person, past the log: what stderr takes within `timeout_ns`. Allocates nothing.
+// Bypasses the log: writes what stderr takes within `timeout_ns`. Allocates nothing.
 void SayOnStderr(std::string_view text, int64_t timeout_ns = 1'000'000'000);
 
-// Write one line, where its level is not below the one that was set.
+// Writes one line, unless its level is below the current one.
 void Log(LogLevel level, std::string_view message, std::initializer_list<LogField> fields = {});
 inline void LogInfo(std::string_view message, std::initializer_list<LogField> fields = {}) {
   Log(LogLevel::kInfo, message, fields);
@@ -81,8 +81,8 @@ inline void LogDebug(std::string_view message, std::initializer_list<LogField> f
   Log(LogLevel::kDebug, message, fields);
 }
 
-// The last lines are kept, to be asked for later: numbered from 1, and JSON objects whatever the
-// form of the log is.
+// The last lines are stored for later queries: numbered from 1, and as JSON objects whatever the
+// format of the log.
 struct LoggedLine {
   uint64_t number = 0;
   std::string json;

@@ -32,7 +32,7 @@ bool WriteWithin(int fd, std::string_view text, int64_t timeout_ns) {
     const int ready = PollLeft(&entry, &left_ns);
     if (ready < 0 && errno == EINTR) continue;
     if (ready <= 0) return false;
-    // A pipe that is ready takes so much at once.
+    // A writable pipe takes this much at once.
     const ssize_t done = write(fd, text.data(), std::min<size_t>(text.size(), PIPE_BUF));
     if (done < 0 && errno != EINTR && errno != EAGAIN) return false;
     if (done > 0) text.remove_prefix(static_cast<size_t>(done));
@@ -95,7 +95,7 @@ void LogQueue::Push(std::string line) {
 
 bool LogQueue::Flush(int64_t timeout_ns) {
   for (int64_t left_ns = timeout_ns;; left_ns -= kNsPerMs) {
-    // A thread that dies out of memory may hold it.
+    // A thread that dies out of memory may hold the lock.
     if (std::unique_lock lock(state_->mutex, std::try_to_lock); lock.owns_lock()) {
       if (state_->lines.empty() && state_->dropped == 0 && !state_->writing) return true;
     }

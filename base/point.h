@@ -1,11 +1,11 @@
-// TP_POINT("room.step"): a named place where a test may kill the process or ask to be told.
+// TP_POINT("room.step"): a named point where a test may kill the process or be notified.
 //
-// Any thread. Off (the normal case) a point costs one relaxed load. TIDEPOOL_KILL_AT="name" or
+// Any thread. Off (the normal case), a point costs one relaxed load. TIDEPOOL_KILL_AT="name" or
 // "name:3" in the environment makes the process send itself SIGKILL at the first or third hit;
 // TIDEPOOL_STOP_AT likewise SIGSTOP. In-process tests use SetPointHook instead.
 // TP_STORE_POINT("room.step", address): the process is killed by its first store to the page of
-// `address` from that hit on, wherever the store stands: in a loop that no point can be put into
-// without changing it. The page becomes read-only, so only the processor sees a difference.
+// `address` from that hit on, wherever the store is: for instance in a loop that a point would
+// change. The page becomes read-only, so only the processor sees a difference.
 #pragma once
 
 #include <atomic>
@@ -15,13 +15,13 @@ namespace tidepool {
 
 // Reads TIDEPOOL_KILL_AT and TIDEPOOL_STOP_AT; call once at the start of main.
 void ArmPointsFromEnvironment();
-// `hook` is called with the name of every point that is hit; empty removes it. Tests only, before
-// other threads start.
+// `hook` is called with the name of every point that is hit; an empty one removes it. Tests only,
+// before other threads start.
 void SetPointHook(std::function<void(const char*)> hook);
-// Used by TP_POINT only.
+// For TP_POINT only.
 extern std::atomic<bool> points_armed;
 void HitPoint(const char* name);
-// Used by TP_STORE_POINT only.
+// For TP_STORE_POINT only.
 void HitStorePoint(const char* name, const void* address);
 
 }  // namespace tidepool

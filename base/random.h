@@ -1,5 +1,5 @@
-// SplitMix64: a small seeded generator for decisions that every rank must make alike. Same seed,
-// same numbers, on every machine.
+// SplitMix64: a small seeded generator for decisions that every rank must make identically. Same
+// seed, same numbers, on every machine.
 //
 // One thread per object.
 #pragma once

@@ -1,4 +1,4 @@
-// Status: what went wrong, for callers (an id and a class) and for people (what, where, why, fix).
+// Status: an error, for callers (an id and a class) and for people (what, where, why, fix).
 //
 // Any thread; a value type. An ok Status costs one null pointer. Callers branch on id() or code()
 // only, never on the text.
@@ -15,10 +15,10 @@ namespace tidepool {
 class [[nodiscard]] Status {
  public:
   Status() = default;  // ok
-  // An error of the catalogue. `what` is one sentence with the numbers that matter.
+  // An error of the catalogue. `what` is one sentence with the relevant numbers.
   Status(ErrorId id, std::string what);
 
-  // Adds where it happened (file:line, flag, rank, chunk), why, or a fix better than the
+  // Adds where it happened (file:line, flag, rank, chunk), why, or a better fix than the
   // catalogue's advice.
   Status&& Where(std::string text) &&;
   Status&& Why(std::string text) &&;
@@ -27,16 +27,15 @@ class [[nodiscard]] Status {
   bool ok() const { return detail_ == nullptr; }
   ErrorId id() const { return detail_ ? detail_->id : ErrorId::kNone; }
   Code code() const { return detail_ ? ErrorEntryOf(detail_->id).code : Code::kOk; }
-  // Exit code of a program that ends with this status; 0 when ok.
+  // Exit code of a program that ends with this status; 0 if ok.
   int exit_code() const { return detail_ ? ErrorEntryOf(detail_->id).exit_code : kExitOk; }
   const std::string& what() const;
-  // The added parts, empty where none was given; they travel with an error that is sent to another
-  // process.
+  // The added parts, empty if not given; they travel with an error that is sent to another process.
   std::string where() const { return detail_ ? detail_->where : std::string(); }
   std::string why() const { return detail_ ? detail_->why : std::string(); }
   std::string fix() const { return detail_ ? detail_->fix : std::string(); }
 
-  // Several lines for people: error[TP2101]: ..., where, why, fix. "ok" when ok.
+  // Several lines for people: error[TP2101]: ..., where, why, fix. "ok" if ok.
   std::string Format() const;
   // One line for logs and messages over the wire: "TP2101 PoolFull: ...".
   std::string Line() const;
@@ -49,7 +48,7 @@ class [[nodiscard]] Status {
   std::shared_ptr<Detail> detail_;
 };
 
-// A value or the Status that says why there is none. `value()` requires ok().
+// A value, or the Status that says why there is none. `value()` requires ok().
 template <typename T>
 class [[nodiscard]] Result {
  public:

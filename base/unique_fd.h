@@ -22,12 +22,12 @@ class UniqueFd {
   }
   ~UniqueFd() { Reset(); }
 
-  // The descriptor, which stays this object's; -1 where there is none.
+  // The descriptor, still owned by this object; -1 if there is none.
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
-  // Gives the descriptor to the caller; nothing is closed.
+  // Passes the descriptor to the caller without closing it.
   int Release() { return std::exchange(fd_, -1); }
-  // Closes now what it holds.
+  // Closes the descriptor now.
   void Reset() {
     if (fd_ >= 0) close(fd_);
     fd_ = -1;
@@ -37,7 +37,7 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// Invalid where no descriptor is left; errno says why.
+// Invalid if no descriptor is left; errno says why.
 inline UniqueFd Duplicate(int fd) {
   return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
 }

@@ -14,7 +14,7 @@ struct Unit {
   double factor;
 };
 
-// Splits "1.5GiB" into 1.5 and the unit's factor; false when either part is not understood.
+// Splits "1.5GiB" into 1.5 and the unit's factor; false if either part is invalid.
 bool ParseWithUnit(std::string_view text, std::span<const Unit> units, double* value) {
   const std::string copy(text);
   char* end = nullptr;

@@ -1,7 +1,7 @@
-// Units: sizes, shares and durations as people write them ("200GiB", "80%", "30s"), and back.
+// Units: parses and formats sizes, shares and durations in people's notation ("200GiB", "80%",
+// "30s").
 //
-// Any thread. Parsing never guesses: what is not understood is an error that shows the accepted
-// forms.
+// Any thread. Parsing never guesses: an invalid text is an error that shows the accepted forms.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ inline constexpr uint64_t kKiB = 1024;
 inline constexpr uint64_t kMiB = 1024 * kKiB;
 inline constexpr uint64_t kGiB = 1024 * kMiB;
 inline constexpr uint64_t kPageBytes = 4 * kKiB;      // blocks and slots are aligned to this
-inline constexpr uint64_t kHugePageBytes = 2 * kMiB;  // what the system grants instead, on request
+inline constexpr uint64_t kHugePageBytes = 2 * kMiB;  // available from the system on request
 // Parameters inside a chunk are aligned to this on the host.
 inline constexpr uint64_t kParameterAlignBytes = 64;
 
@@ -35,7 +35,7 @@ std::string FormatNs(int64_t ns);
 // A time of the wall clock, both in seconds since 1970: "13:05" in local time, "2026-11-24 01:05"
 // on another day than now.
 std::string FormatWhen(int64_t seconds, int64_t now_seconds);
-// "0.62": so many digits behind the point.
+// "0.62": with `digits` decimals.
 std::string FormatFixed(double value, int digits);
 // "12.3M", "1.5B": counts of parameters and tokens.
 std::string FormatCount(uint64_t count);

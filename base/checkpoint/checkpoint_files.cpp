@@ -66,7 +66,7 @@ Result<CheckpointWriter> CheckpointWriter::Begin(const std::string& partial,
   return writer;
 }
 
-// Takes the space at once: a full disk is found before any byte is copied.
+// Allocates the space at once, so that a full disk is found before any byte is copied.
 Status CheckpointWriter::Create(const std::string& file, std::string head, uint64_t bytes) {
   const std::string path = partial_ + "/" + file;
   int error = Fault("create", path);
@@ -75,7 +75,7 @@ Status CheckpointWriter::Create(const std::string& file, std::string head, uint6
     fd = UniqueFd(
         open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, kFileMode));
     error = fd.valid() ? posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)) : errno;
-    // A file system that cannot take space ahead gives it as it is written.
+    // A file system that cannot preallocate does so as the file is written.
     if (fd.valid() && (error == EOPNOTSUPP || error == EINVAL))
       error = ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   }
@@ -130,7 +130,7 @@ Status CheckpointWriter::SyncDirectory(const std::string& path) {
   return error == 0 ? Status() : Failed(path, error);
 }
 
-// Every file of the directory, those too that the caller has put there.
+// Describes every file of the directory, including those that the caller has put there.
 Result<Manifest> CheckpointWriter::Describe(const CheckpointStep& step) {
   Manifest manifest{.step = step, .files = {}, .tensors = order_};
   for (ManifestTensor& tensor : manifest.tensors) {
@@ -181,7 +181,7 @@ Status CheckpointWriter::Commit(const CheckpointStep& step) {
   const fs::path folder = fs::path(partial_).parent_path();
   const std::string final_path = folder / CheckpointName(step.version);
   if (const int fault = Fault("rename", final_path); fault != 0) return Failed(final_path, fault);
-  // One of that step that is there stays until this one has its name.
+  // An existing checkpoint of that step stays until this one has its name.
   const bool swapped =
       renameat2(AT_FDCWD, partial_.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0;
   if (!swapped && rename(partial_.c_str(), final_path.c_str()) != 0)

@@ -1,15 +1,14 @@
-// CheckpointFiles: writing a checkpoint so that it is there whole or not at all, also through a
-// power cut; and what lies in a folder of checkpoints.
+// CheckpointFiles: writes a checkpoint so that it exists whole or not at all, even after a power
+// cut; and lists a folder of checkpoints.
 //
-// A folder holds step-00000300, step-00000600, ...: a directory each, with the files of
-// manifest.h and whatever else describes the model. One that is being written is called
-// step-00000300.partial, and gets its name when all of it is on the disk. One writer of a folder at
-// a time; any number of readers. Any thread.
+// A folder holds step-00000300, step-00000600, ...: a directory each, with the files of manifest.h
+// and any other files that describe the model. One that is being written is called
+// step-00000300.partial, and gets its final name when all of it is on the disk. One writer of a
+// folder at a time; any number of readers. Any thread.
 //
-// A power cut keeps of a file what was synced, and of a directory the entries that were there when
-// it was synced last; others may be there or not. So: every file is synced, then its directory,
-// then MANIFEST is written and synced, and the directory again; then it is renamed, and the folder
-// synced.
+// After a power cut a file has at least what was synced, and a directory the entries of its last
+// sync; later changes may be lost. So: every file is synced, then its directory, then MANIFEST is
+// written and synced, and the directory again; then it is renamed, and the folder synced.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +27,16 @@
 
 namespace tidepool {
 
-// What a test stands between the writer and the disk: called before each operation ("create",
-// "write", "sync", "syncdir", "rename", "remove") on a path; an errno other than 0 is what the
-// operation fails with. Null: nothing.
+// A test's hook between the writer and the disk: called before each operation ("create", "write",
+// "sync", "syncdir", "rename", "remove") on a path; the operation fails with the errno that it
+// returns, unless that is 0. Null: none.
 using FileFault = std::function<int(const char* operation, const std::string& path)>;
 
-// "step-00000300", and back; nothing: another name.
+// "step-00000300", and the reverse; nothing: another name.
 std::string CheckpointName(uint64_t version);
 std::optional<uint64_t> VersionOfName(const std::string& name);
 
-// One tensor to be written.
+// One tensor to write.
 struct CheckpointTensor {
   std::string file;  // kMasterFile or kMomentsFile
   std::string name;
@@ -45,18 +44,18 @@ struct CheckpointTensor {
   std::vector<uint64_t> shape;
 };
 
-// One checkpoint on its way to the disk.
+// Writes one checkpoint.
 class CheckpointWriter {
  public:
-  // Begins in `partial`, a directory that is there, with all space of the files taken. Errors:
-  // kSaveFailed (which file, and the system's word), as of all below.
+  // Begins in `partial`, an existing directory, and allocates the space of the files. Errors:
+  // kSaveFailed (which file, and the system's reason), as for all below.
   static Result<CheckpointWriter> Begin(const std::string& partial,
                                         const std::vector<CheckpointTensor>& tensors,
                                         FileFault fault = nullptr);
-  // The next bytes of a tensor, from its start on.
+  // Writes the next bytes of a tensor, from its start on.
   Status Write(const std::string& file, const std::string& name, std::span<const std::byte> bytes);
-  // Everything is there: gives `partial` its name in the folder. One of that step that is there
-  // stays until then. Errors: also kDataBad, a tensor that is not complete.
+  // Completes it: gives `partial` its name in the folder. An existing checkpoint of that step stays
+  // until then. Errors: also kDataBad, a tensor that is not complete.
   Status Commit(const CheckpointStep& step);
 
  private:
@@ -91,22 +90,23 @@ class CheckpointWriter {
 struct FoundCheckpoint {
   std::string path;
   uint64_t version = 0;
-  Status state;  // ok: its manifest is whole, and its files have the lengths that it says
+  Status state;  // ok: its manifest is whole, and its files have the listed lengths
 };
-// In order of their versions. A folder that is not there has none. Errors: kFileUnreadable.
+// The folder's checkpoints by version; none if the folder does not exist. Errors: kFileUnreadable.
 Result<std::vector<FoundCheckpoint>> FindCheckpoints(const std::string& folder);
-// The manifest of the checkpoint at `path`, with the lengths of its files looked at. Errors:
+// Reads the manifest of the checkpoint at `path`, and checks the lengths of its files. Errors:
 // kCheckpointBad, naming the file; kFileUnreadable.
 Result<Manifest> OpenCheckpoint(const std::string& path);
-// Reads all of it. Errors: kCheckpointBad, naming file and tensor; kFileUnreadable.
+// Reads and checks the whole checkpoint. Errors: kCheckpointBad, naming file and tensor;
+// kFileUnreadable.
 Status VerifyCheckpoint(const std::string& path);
-// All but the newest `keep` whole ones, and what is not whole and older than these. Requires
-// keep > 0. Errors: kFileUnreadable.
+// All whole checkpoints except the newest `keep`, and damaged ones older than these. Requires keep
+// > 0. Errors: kFileUnreadable.
 Result<std::vector<std::string>> CheckpointsBeyond(const std::string& folder, uint64_t keep);
-// Removes them, and returns what was removed. Errors: also kSaveFailed.
+// Removes them, and returns what it removed. Errors: also kSaveFailed.
 Result<std::vector<std::string>> PruneCheckpoints(const std::string& folder, uint64_t keep);
 
-// What killed writers have left. Call before one begins. Errors: kSaveFailed.
+// Removes what killed writers have left. Call before a writer begins. Errors: kSaveFailed.
 Status RemovePartials(const std::string& folder);
 
 }  // namespace tidepool

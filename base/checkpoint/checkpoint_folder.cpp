@@ -1,4 +1,4 @@
-// What lies in a folder of checkpoints (checkpoint_files.h).
+// Lists a folder of checkpoints (checkpoint_files.h).
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ Status Bad(const std::string& path, const std::string& what) {
   return Status(ErrorId::kCheckpointBad, "the checkpoint is not whole: " + what).Where(path);
 }
 
-// The check of `bytes` bytes of an open file from `at` on.
+// The CRC of `bytes` bytes of an open file from `at` on.
 bool CrcOf(std::ifstream* file, uint64_t at, uint64_t bytes, uint32_t* crc) {
   std::vector<char> buffer(kReadBytes);
   file->seekg(static_cast<std::streamoff>(at));
@@ -160,7 +160,7 @@ Result<std::vector<std::string>> PruneCheckpoints(const std::string& folder, uin
   TP_ASSIGN_OR_RETURN(std::vector<std::string> goes, CheckpointsBeyond(folder, keep));
   for (const std::string& path : goes) {
     std::error_code error;
-    // Without its manifest it is none from here on, however far this comes.
+    // Without its manifest it is no checkpoint from here on, even if this is interrupted.
     fs::remove(path + "/" + kManifestFile, error);
     fs::remove_all(path, error);
     if (error)

@@ -26,7 +26,7 @@ std::string Hex(uint32_t value) {
   return text;
 }
 
-// The fields of one line, taken from the left.
+// Parses the fields of one line, left to right.
 class Fields {
  public:
   explicit Fields(std::string_view line) : rest_(line) {}
@@ -52,7 +52,7 @@ class Fields {
   bool ok_ = true;
 };
 
-// A name that stays in its directory.
+// True for a name that stays in its directory.
 bool IsPlain(const std::string& name) {
   return !name.empty() && name.size() <= 255 && name.find('/') == std::string::npos &&
          name[0] != '.';
@@ -84,7 +84,7 @@ bool TakeTensor(Fields* in, Manifest* manifest) {
   return in->ok();
 }
 
-// False: the line is none that is known.
+// Takes one line; false if it is of no known kind.
 bool TakeLine(std::string_view line, Manifest* manifest) {
   Fields in(line);
   const std::string_view key = in.Word();
@@ -114,7 +114,7 @@ bool TakeLine(std::string_view line, Manifest* manifest) {
   return in.ok();
 }
 
-// The last line, which begins at `at`.
+// Checks the last line, which begins at `at`.
 Status CheckEnd(std::string_view text, size_t at, std::string_view line, size_t number,
                 const Manifest& manifest) {
   const bool fits = line.substr(4) == Hex(CrcOf(text.substr(0, at))) ||

@@ -1,8 +1,8 @@
-// Manifest: what a checkpoint directory says of itself, in its file MANIFEST, which is written
-// last: the step, and the length and checks of every file.
+// Manifest: describes a checkpoint directory, in its file MANIFEST, which is written last: the
+// step, and the lengths and checksums of every file.
 //
-// Any thread; values and pure functions of text. The text comes from a disk: ReadManifest takes any
-// bytes. A line each, fields apart by one blank:
+// Any thread; values and pure functions of text. The text comes from a disk: ReadManifest accepts
+// any bytes. One line per entry, fields separated by one blank:
 //
 //   tidepool-checkpoint 1
 //   version 300                    likewise optimizer_step, data_cursor, random_state,
@@ -40,7 +40,7 @@ struct CheckpointStep {
 struct ManifestFile {
   std::string name;
   uint64_t bytes = 0;
-  uint64_t head = 0;  // the first so many bytes have this check
+  uint64_t head = 0;  // the checksum covers the first `head` bytes
   uint32_t crc = 0;
 };
 // A tensor of a safetensors file.
@@ -56,7 +56,7 @@ struct Manifest {
 
 // The text of the file.
 std::string TextOf(const Manifest& manifest);
-// Errors: kCheckpointBad (the first thing that is wrong, with its line).
+// Parses the text. Errors: kCheckpointBad (the first error, with its line).
 Result<Manifest> ReadManifest(std::string_view text);
 
 }  // namespace tidepool

@@ -1,4 +1,4 @@
-// ReadWhole: a small file as a string. Any thread.
+// ReadWhole: reads a small file into a string. Any thread.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace tidepool {
 
-// Errors: kFileUnreadable; also a file of more than 64 MiB.
+// Errors: kFileUnreadable, also for a file of more than 64 MiB.
 Result<std::string> ReadWhole(const std::string& path);
 
 }  // namespace tidepool

@@ -43,7 +43,7 @@ inline void Mix(Words* v, uint64_t x, uint64_t y) {
 }  // namespace
 
 ContentHasher::ContentHasher() : state_(kStart) {
-  // No key, one block of parameters, so many bytes of result.
+  // No key, one parameter block, and the number of result bytes.
   state_[0] ^= 0x01010000 ^ sizeof(ContentHash);
 }
 
@@ -76,7 +76,7 @@ void ContentHasher::Update(std::span<const std::byte> bytes) {
       Compress(rest_.data(), false);
       rest_bytes_ = 0;
     }
-    // Whole blocks are compressed where they lie, except for the last one.
+    // Whole blocks are compressed in place, except the last one.
     for (; rest_bytes_ == 0 && bytes.size() > kBlockBytes; bytes = bytes.subspan(kBlockBytes)) {
       compressed_ += kBlockBytes;
       Compress(bytes.data(), false);

@@ -1,5 +1,5 @@
-// ContentHash: the name of bytes by what they are: BLAKE2b with 256 bits and no key (RFC 7693), as
-// `b2sum -l 256` prints it.
+// ContentHash: a name derived from content: BLAKE2b with 256 bits and no key (RFC 7693), as printed
+// by `b2sum -l 256`.
 //
 // ContentHash is a value. A ContentHasher belongs to one thread at a time; it is plain bytes, so
 // that it may lie in memory that outlives its owner.
@@ -22,9 +22,9 @@ struct ContentHash {
 class ContentHasher {
  public:
   ContentHasher();
-  // Adds `bytes` behind those of the calls before.
+  // Adds `bytes` behind those of earlier calls.
   void Update(std::span<const std::byte> bytes);
-  // The hash of all bytes. The hasher is spent then.
+  // The hash of all bytes. The hasher cannot be used afterwards.
   ContentHash Finish();
 
  private:
@@ -32,8 +32,8 @@ class ContentHasher {
   void Compress(const std::byte* block, bool is_last);
 
   std::array<uint64_t, 8> state_;
-  uint64_t compressed_ = 0;  // bytes, the block in work included
-  // Not compressed yet: the last block must be known as such.
+  uint64_t compressed_ = 0;  // bytes, including the block being compressed
+  // Bytes not compressed yet: the last block must be marked as such.
   std::array<std::byte, kBlockBytes> rest_{};
   uint64_t rest_bytes_ = 0;
 };

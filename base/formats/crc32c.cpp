@@ -11,7 +11,7 @@ uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t before) {
   uint32_t crc = ~before;
   while (!bytes.empty()) {
     const size_t count = std::min(bytes.size(), kCallMax);
-    // It takes the bytes as changeable, and does not change them.
+    // The library's parameter is not const, but it does not change the bytes.
     auto* const begin =
         const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(bytes.data()));
     crc = crc32_iscsi(begin, static_cast<int>(count), crc);

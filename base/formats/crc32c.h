@@ -1,7 +1,7 @@
 // Crc32c: the CRC-32C (Castagnoli) of a range of bytes, as iSCSI, ext4 and NVMe tools compute it:
 // "123456789" gives 0xe3069283.
 //
-// Any thread. At the speed of memory (ISA-L; the processor's instruction where it has one).
+// Any thread. Runs at memory speed (ISA-L; with the processor's instruction if it has one).
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace tidepool {
 
-// `before`: that of the bytes right before these, where a range is computed in parts.
+// `before`: the CRC of the bytes right before these, if a range is computed in parts.
 uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t before = 0);
 
 }  // namespace tidepool

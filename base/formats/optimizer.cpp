@@ -8,7 +8,7 @@
 namespace tidepool {
 namespace {
 
-// By number. A new rule has its line here, and its file in optim/rules/.
+// Indexed by rule number. A new rule has its line here, and its file in optim/rules/.
 struct RuleLine {
   const char* name;
   bool momentum, variance;  // the planes that it needs
@@ -16,14 +16,14 @@ struct RuleLine {
 constexpr std::array<RuleLine, 5> kRules{{
     {"adamw", true, true},
     {"adam", true, true},
-    {"sgd", true, false},  // momentum only where the job has one
+    {"sgd", true, false},  // momentum only if the job has one
     {"adagrad", false, true},
     {"lion", true, false},
 }};
 
 struct FormLine {
   const char* name;
-  uint64_t master_bytes, moment_bytes;  // an element
+  uint64_t master_bytes, moment_bytes;  // bytes per element
 };
 constexpr std::array<FormLine, 4> kForms{
     {{"fp32", 4, 4}, {"split", 2, 4}, {"split-bf16", 2, 2}, {"split-8bit", 2, 1}}};
@@ -123,7 +123,7 @@ const char* WhyBad(const OptimizerSpec& spec, DType parameters, const GroupNumbe
   if (!InRange(numbers.weight_decay, 0, kHuge))
     return "the weight decay must be finite and not negative";
   const OptimizerSpec own = WithNumbers(spec, numbers);
-  // Fields that the rule does not use would be kept, and trusted later.
+  // Fields that the rule does not use would be stored, and trusted later.
   if (numbers != NumbersOf(own, numbers.learning_rate, numbers.weight_decay))
     return "a number is given that the rule does not have";
   if (const char* why = WhyBad(own, parameters)) return why;

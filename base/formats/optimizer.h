@@ -1,5 +1,5 @@
-// OptimizerSpec: a job's update rule, its numbers, and the form in which its states are kept; and
-// what that means in bytes.
+// OptimizerSpec: a job's update rule, its hyperparameters, and the storage form of its states; and
+// the resulting sizes in bytes.
 //
 // Any thread; plain values and pure functions. The numbers of the enumerations are part of the wire
 // format and of kept memory: never change them. Fields that a rule does not use have no effect.
@@ -37,7 +37,7 @@ struct OptimizerSpec {
   // AdamW, Adam, Lion; doubles: 1 - 0.999f is 5e-5 off the 0.001 that torch uses.
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;           // AdamW, Adam, Adagrad
-  double momentum = 0;         // SGD; 0: none, and no plane for it
+  double momentum = 0;         // SGD; 0: none, and no momentum plane
   double dampening = 0;        // SGD
   double lr_decay = 0;         // Adagrad
   uint32_t nesterov = 0;       // SGD; 0 or 1
@@ -46,28 +46,28 @@ struct OptimizerSpec {
   friend bool operator==(const OptimizerSpec&, const OptimizerSpec&) = default;
 };
 
-// Null when every number is in range and fits the others (torch's conditions); else what is wrong.
+// Null if every number is in range and fits the others (torch's conditions); else what is wrong.
 const char* WhyBad(const OptimizerSpec& spec, DType parameters);
 
-// What one step uses for one parameter group, in place of the job's numbers. The layout is a part
-// of kept memory (memserver/residency/kept/step_slots.h).
+// The numbers of one step for one parameter group, replacing the job's. The layout is a part of
+// kept memory (memserver/residency/kept/step_slots.h).
 struct GroupNumbers {
   // Adam, AdamW, Lion: as in OptimizerSpec. SGD: momentum and dampening. Adagrad: lr_decay and 0.
   double beta1 = 0, beta2 = 0;
-  float learning_rate = 0;  // of the group itself: no factor is applied to it
+  float learning_rate = 0;  // of the group itself; no factor is applied
   float weight_decay = 0;
-  float eps = 0;  // 0 where the rule has none
+  float eps = 0;  // 0 if the rule has none
   uint32_t reserved = 0;
 
   friend bool operator==(const GroupNumbers&, const GroupNumbers&) = default;
 };
 static_assert(sizeof(GroupNumbers) == 32);
 
-// What `spec` says of a group with this rate and decay.
+// The numbers of `spec` for a group with this rate and decay.
 GroupNumbers NumbersOf(const OptimizerSpec& spec, float learning_rate, float weight_decay);
 // The rule with a group's numbers of one step. Requires numbers that are not bad.
 OptimizerSpec WithNumbers(const OptimizerSpec& spec, const GroupNumbers& numbers);
-// Null when a step of a job with this (checked) spec may use the numbers; else what is wrong. The
+// Null if a step of a job with this (checked) spec may use the numbers; else what is wrong. The
 // planes of a job are fixed: its momentum stays positive, or stays 0.
 const char* WhyBad(const OptimizerSpec& spec, DType parameters, const GroupNumbers& numbers);
 
@@ -82,15 +82,15 @@ std::span<const char* const> StateFormNames();
 
 // SplitMix64's finalizer (Steele, Lea, Flood, OOPSLA 2014).
 uint64_t MixBits(uint64_t bits);
-// Where the random bits of a parameter begin: of its name, so that they do not depend on how
-// parameters lie in chunks.
+// The start of a parameter's random bits, derived from its name, so that they do not depend on the
+// layout of chunks.
 uint64_t RoundingSeedOf(const OptimizerSpec& spec, std::string_view parameter);
 
-// Elements that share a scale, counted from the chunk's start. Parameters of a bf16 job begin with
-// a block.
+// Elements that share a scale, counted from the chunk's start. Parameters of a bf16 job start at a
+// block boundary.
 inline constexpr uint64_t kScaleBlockElements = 32;
 
-// True where the master is the 16-bit weight and a 16-bit rest.
+// True if the master is split into the 16-bit weight and a 16-bit rest.
 inline bool IsSplit(StateForm form) {
   return form != StateForm::kF32;
 }

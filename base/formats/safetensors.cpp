@@ -43,11 +43,11 @@ Status Bad(std::string what) {
   return Status(ErrorId::kSafetensorsBad, std::move(what));
 }
 
-// Bytes that dtype and shape call for; false on overflow or an unknown dtype.
+// Bytes implied by dtype and shape; false on overflow or an unknown dtype.
 bool ExpectedBytes(const SafetensorsEntry& entry, uint64_t* bytes) {
   *bytes = SafetensorsElementBytes(entry.dtype);
   if (*bytes == 0) return false;
-  // A zero dimension makes the whole zero, whatever stands beside it.
+  // A zero dimension makes the product zero, whatever the other dimensions are.
   if (std::find(entry.shape.begin(), entry.shape.end(), 0u) != entry.shape.end()) {
     *bytes = 0;
     return true;
@@ -58,9 +58,9 @@ bool ExpectedBytes(const SafetensorsEntry& entry, uint64_t* bytes) {
   return *bytes <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
 }
 
-// Receives the parser's events and accepts exactly the shape of a safetensors header: depth 1 holds
-// tensor names and __metadata__, depth 2 their fields, and arrays of unsigned numbers stand only in
-// shape and data_offsets. Nothing is kept that the limits forbid.
+// Receives the parser's events and accepts exactly the form of a safetensors header: depth 1 holds
+// tensor names and __metadata__, depth 2 their fields, and arrays of unsigned numbers only in shape
+// and data_offsets. Nothing beyond the limits is stored.
 class HeaderHandler {
  public:
   using error_code = boost::system::error_code;
@@ -70,7 +70,7 @@ class HeaderHandler {
   static constexpr std::size_t max_string_size = kSafetensorsTextMax;
 
   SafetensorsHeader header;
-  std::string why;  // set when a handler returned false
+  std::string why;  // set if a handler returned false
 
   bool on_document_begin(error_code&) { return true; }
   bool on_document_end(error_code&) { return true; }
@@ -320,8 +320,8 @@ Result<std::string> EncodeSafetensorsHeader(SafetensorsHeader* header) {
   json.EndObject();
   std::string text = json.Take();
   text.resize(RoundUp(kSafetensorsPrefixBytes + text.size(), 8) - kSafetensorsPrefixBytes, ' ');
-  // Our own reader looks at the text, so that others take it too: it finds names given twice, and
-  // texts or headers that are too long.
+  // Decoding the result with our own reader ensures that others accept it: it finds duplicate
+  // names, and texts or headers that are too long.
   TP_ASSIGN_OR_RETURN([[maybe_unused]] const SafetensorsHeader check,
                       DecodeSafetensorsHeader(text, at));
 

@@ -1,7 +1,7 @@
-// The safetensors file format: header text in and out, with every number of a foreign file checked
-// before it is used.
+// The safetensors file format: encodes and decodes header text, and checks every number of a
+// foreign file before it is used.
 //
-// Any thread; pure functions of bytes, no file is opened here. A file is laid out so:
+// Any thread; pure functions of bytes, no file is opened here. The layout of a file:
 //
 //   bytes 0..7      N: length of the header, unsigned 64-bit little-endian
 //   bytes 8..8+N    JSON: {"__metadata__": {key: text},
@@ -46,26 +46,26 @@ struct SafetensorsEntry {
   uint64_t begin = 0, end = 0;
 };
 
-// What a header says: tensors in order of begin, and free text.
+// The contents of a header: tensors in order of begin, and free text.
 struct SafetensorsHeader {
   std::vector<SafetensorsEntry> tensors;
   std::vector<std::pair<std::string, std::string>> metadata;
 };
 
-// Bytes of one element of `dtype` as safetensors names it; 0 for an unknown one.
+// Bytes of one element of `dtype`, a safetensors type name; 0 for an unknown one.
 uint64_t SafetensorsElementBytes(std::string_view dtype);
 
-// The start of a file (length word, JSON, padding) for tensors laid out one after another in the
-// given order; their begin and end are written into `header`. Errors: kSafetensorsBad (a limit, a
-// name given twice, an unknown dtype).
+// Encodes the start of a file (length word, JSON, padding) for tensors laid out consecutively in
+// the given order; writes their begin and end into `header`. Errors: kSafetensorsBad (a limit, a
+// duplicate name, an unknown dtype).
 Result<std::string> EncodeSafetensorsHeader(SafetensorsHeader* header);
 
 // Length of the JSON text that follows the first 8 bytes, checked against the limit and the file.
 // Errors: kSafetensorsBad.
 Result<uint64_t> SafetensorsHeaderLength(std::span<const std::byte, kSafetensorsPrefixBytes> prefix,
                                          uint64_t file_bytes);
-// The header of a file whose data part has `data_bytes`. Errors: kSafetensorsBad, with the first
-// thing that is wrong.
+// Decodes the header of a file whose data part has `data_bytes`. Errors: kSafetensorsBad, with the
+// first error found.
 Result<SafetensorsHeader> DecodeSafetensorsHeader(std::string_view json, uint64_t data_bytes);
 // Both steps for a whole file in memory; `data_begin` receives the offset of the data. Errors:
 // kSafetensorsBad.

@@ -1,5 +1,5 @@
 // A float as two 16-bit halves, without loss: `high` is the float rounded to bf16 (to nearest; an
-// exact tie goes up in the order of the bits), `rest` is what the rounding left, in units of the
+// exact tie goes up in the order of the bits), `rest` is the rounding error, in units of the
 // float's last place.
 //
 // Any thread; pure. Every one of the 2^32 bit patterns comes back from Join(Split(x)). `high`
@@ -18,7 +18,7 @@ struct SplitFloat {
   int16_t rest;
 };
 
-// Takes every bit pattern, NaNs and infinities too.
+// Accepts every bit pattern, including NaNs and infinities.
 inline SplitFloat Split(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t high = (bits + 0x8000U) >> 16;
@@ -34,7 +34,7 @@ inline SplitFloat SplitWeight(float value) {
 // SplitWeight of `count` weights.
 void SplitWeights(const float* from, uint16_t* high, int16_t* rest, uint64_t count);
 
-// The float that Split cut.
+// The float that was passed to Split.
 inline float Join(uint16_t high, int16_t rest) {
   return std::bit_cast<float>((static_cast<uint32_t>(high) << 16) +
                               static_cast<uint32_t>(static_cast<int32_t>(rest)));

@@ -11,9 +11,8 @@
 #include <string_view>
 #include <utility>
 
-// toml++ 3.3 asserts some facts that hostile text makes untrue ("[[["), and without assertions
-// tells the optimiser to assume them. Here they are neither: its parser then finds the error by
-// itself.
+// toml++ 3.3 asserts conditions that hostile text violates ("[[["), and without assertions tells
+// the optimiser to assume them. Here it does neither: its parser then finds the error by itself.
 #undef NDEBUG
 #define TOML_ASSERT(fact) static_cast<void>(0)
 #include <toml++/toml.h>
@@ -26,15 +25,15 @@ std::string Place(const std::string& path, const toml::source_region& region) {
   return path + ":" + std::to_string(region.begin.line);
 }
 
-// Behind the string on one line that begins at `at`; npos where none does: it does not end, or
-// nothing like a string may stand here.
+// The position behind the string that begins at `at`, on the same line; npos if it does not end, or
+// if no string is allowed there.
 size_t EndOfString(std::string_view text, size_t at) {
   constexpr std::string_view kBefore = "=[{,\n";
   const char quote = text[at];
   const size_t before = text.substr(0, at).find_last_not_of(" \t\r");
   if (before != std::string_view::npos && kBefore.find(text[before]) == std::string_view::npos)
     return std::string_view::npos;
-  // On several lines: no setting needs that.
+  // Multi-line strings: no setting needs them.
   if (text.substr(at).starts_with(std::string(3, quote))) return std::string_view::npos;
   for (size_t i = at + 1; i < text.size() && text[i] != '\n'; ++i) {
     if (text[i] == quote) return i + 1;
@@ -43,8 +42,8 @@ size_t EndOfString(std::string_view text, size_t at) {
   return std::string_view::npos;
 }
 
-// The line of the first letter beyond ASCII that does not stand in a string or a comment, or where
-// it cannot be told; 0 where there is none. TOML has no such letters, and toml++ 3.3 runs into
+// The line of the first non-ASCII letter outside of strings and comments, or the line from which
+// that cannot be decided; 0 if there is none. TOML has no such letters, and toml++ 3.3 runs into
 // undefined behaviour on many of them.
 size_t LineOfForeignLetter(std::string_view text) {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
@@ -66,7 +65,7 @@ size_t LineOfForeignLetter(std::string_view text) {
   return 0;
 }
 
-// What is read, and how.
+// The file being read, and the options.
 struct Reading {
   const std::string& path;
   Fractions fractions;
@@ -99,7 +98,7 @@ std::string ShortestText(double number) {
   return std::string(text.data(), error == std::errc() ? end : text.data());
 }
 
-// None: the value is of a kind that no setting has.
+// None: no setting has a value of this kind.
 std::optional<std::string> TextOf(const toml::node& node, Fractions fractions) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* number = node.as_integer()) return std::to_string(number->get());
@@ -123,7 +122,7 @@ Status Flatten(const toml::table& table, const std::string& prefix, const Readin
     } else if (auto text = TextOf(node, reading.fractions)) {
       settings->push_back({key, *std::move(text), where});
     } else {
-      // A fraction or a date: no setting is one.
+      // No setting is a fraction or a date.
       return Status(
                  ErrorId::kConfigBadValue,
                  "the value of " + key + " is neither a string, a whole number nor true or false")

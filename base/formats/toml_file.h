@@ -1,4 +1,4 @@
-// ReadTomlFile: a TOML file as a flat list of keys, texts and lines. The one door to toml++.
+// ReadTomlFile: reads a TOML file as a flat list of keys, texts and lines. The one door to toml++.
 //
 // Any thread.
 #pragma once
@@ -19,10 +19,10 @@ struct FileSetting {
   std::string where;  // "/etc/tidepool/memserver.toml:3"
 };
 
-// Whether a number may have a fraction.
+// Whether numbers may have a fraction.
 enum class Fractions : uint8_t { kRefused, kAllowed };
-// Errors: kConfigUnreadable, kConfigSyntax (with line and column), kConfigBadValue (dates, and
-// lists but of tables, are no settings).
+// Errors: kConfigUnreadable, kConfigSyntax (with line and column), kConfigBadValue (a date, or a
+// list of anything other than tables).
 Result<std::vector<FileSetting>> ReadTomlFile(const std::string& path,
                                               Fractions fractions = Fractions::kRefused);
 

@@ -8,8 +8,8 @@
 
 namespace tidepool {
 
-// Sleeps while `*word == expected`, at most `timeout_ns`; may return early for no reason. Code that
-// may run in simulated time calls Clock::SleepOnWord instead (base/clock.h).
+// Sleeps while `*word == expected`, at most `timeout_ns`; may return spuriously. Code that may run
+// in simulated time calls Clock::SleepOnWord instead (base/clock.h).
 void WaitOnWord(const std::atomic<uint32_t>* word, uint32_t expected, int64_t timeout_ns);
 // Wakes every sleeper.
 void WakeWord(const std::atomic<uint32_t>* word);

@@ -24,12 +24,12 @@ const char* program_name = "tidepool";
 constexpr const char* kAdvice =
     "free memory, or raise `ulimit -n`, `ulimit -v` or the limits of the cgroup";
 
-// Without the log, which allocates.
+// Bypasses the log, which allocates.
 template <typename... Parts>
 void Say(const char* format, Parts... parts) {
   std::array<char, 512> text{};
   const int length = std::snprintf(text.data(), text.size(), format, parts...);
-  FlushLog();  // of what was said before
+  FlushLog();  // earlier log lines
   SayOnStderr({text.data(), std::min(text.size() - 1, static_cast<size_t>(length))});
 }
 
@@ -37,8 +37,8 @@ void NoMemory() {
   DieOutOf("memory");
 }
 
-// operator new calls its handler until there is memory. The caller may be in the log, so nothing is
-// flushed.
+// operator new calls its handler until there is memory. The caller may be in the log, so the log is
+// not flushed.
 void Wait() {
   constexpr std::string_view kText =
       "the system gives no memory; it is waited for, as what is held here would be lost\n";
@@ -47,7 +47,7 @@ void Wait() {
   poll(nullptr, 0, 1);
 }
 
-// An allocator other than operator new throws without asking the new-handler.
+// An allocator other than operator new throws without calling the new-handler.
 void Terminated() {
   const auto failure = std::current_exception();
   if (!failure)
@@ -68,8 +68,8 @@ void Terminated() {
   std::abort();  // tidy: allow exit, because a terminate handler may not return
 }
 
-// Where one of them is closed, the next file or socket would get its number, and what is meant for
-// a person would be written into that.
+// If one of them were closed, the next file or socket would get its number, and messages for people
+// would be written into that.
 void OpenStandardDescriptors() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd) DieOutOf("file descriptor");

@@ -15,7 +15,7 @@
 namespace tidepool {
 namespace {
 
-// "127.0.0.1:9465" and "[::1]:9465" as the system wants them. False for any other address.
+// Converts "127.0.0.1:9465" and "[::1]:9465" to socket addresses. False for any other address.
 bool ReadAddress(const std::string& text, sockaddr_storage* address, socklen_t* length) {
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos) return false;

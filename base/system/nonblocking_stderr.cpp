@@ -15,8 +15,8 @@
 
 namespace tidepool {
 
-// O_NONBLOCK belongs to the open file, which others share. A pipe or a terminal can be opened once
-// more; a file cannot, for it would get another place to write to, but it has no reader to wait
+// O_NONBLOCK belongs to the open file, which other processes share. A pipe or a terminal can be
+// opened again; a file cannot, since it would get another file offset, but it has no reader to wait
 // for.
 NonblockingStderr::NonblockingStderr() {
   struct stat about {};
@@ -50,8 +50,8 @@ bool NonblockingStderr::WriteOnce(std::string_view bytes) const {
     return whole(send(STDERR_FILENO, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL));
   if (kind_ == Kind::kFile) return whole(write(STDERR_FILENO, bytes.data(), bytes.size()));
 
-  // Another user's pipe, which may not be opened. Kernels that do not know how to write to it
-  // without waiting are asked for room before.
+  // Another user's pipe, which cannot be reopened. On kernels without a non-blocking write to it,
+  // its room is checked first.
   pollfd entry{STDERR_FILENO, POLLOUT, 0};
   if (poll(&entry, 1, 0) != 1 || (entry.revents & POLLOUT) == 0) return false;
   const iovec part{const_cast<char*>(bytes.data()), bytes.size()};

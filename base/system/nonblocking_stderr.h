@@ -1,7 +1,7 @@
-// NonblockingStderr: stderr for a process that must not wait for its reader: a full pipe, a stopped
-// terminal.
+// NonblockingStderr: stderr for a process that must not wait for its reader, such as a full pipe or
+// a stopped terminal.
 //
-// One thread at a time. Other processes with the same stderr notice nothing: the shared open file
+// One thread at a time. Other processes with the same stderr are not affected: the shared open file
 // stays blocking.
 #pragma once
 
@@ -16,8 +16,8 @@ class NonblockingStderr {
  public:
   NonblockingStderr();
 
-  // True when the line was written whole; what is longer than a pipe takes at once (4 KiB) is cut.
-  // Else it was dropped, and counted.
+  // True if the line was written, cut to what a pipe takes at once (4 KiB). Otherwise it was
+  // dropped, and counted.
   bool Write(std::string_view line);
   uint64_t dropped() const { return dropped_; }
   void ForgetDropped() { dropped_ = 0; }

@@ -10,9 +10,9 @@
 
 namespace tidepool {
 
-// Waits until `entry` is ready, at most `*left_ns`, and subtracts what it has waited; INT64_MAX
-// waits without a limit and stays as it is. Returns what poll(2) returns: 1 ready, 0 the time is
-// over, -1 with errno (EINTR: call again).
+// Waits until `entry` is ready, at most `*left_ns`, and subtracts the time waited; INT64_MAX waits
+// without a limit and is not changed. Returns what poll(2) returns: 1 ready, 0 timeout, -1 with
+// errno (EINTR: call again).
 int PollLeft(pollfd* entry, int64_t* left_ns);
 
 }  // namespace tidepool

@@ -7,7 +7,7 @@
 namespace tidepool {
 namespace {
 
-// The value in bytes of a line "Name:  123 kB" of meminfo; 0 when it is missing.
+// The value in bytes of a line "Name:  123 kB" of meminfo; 0 if it is missing.
 uint64_t MeminfoBytes(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   std::string word;
@@ -18,7 +18,7 @@ uint64_t MeminfoBytes(const std::string& path, const std::string& name) {
   return 0;
 }
 
-// A file with one number; false for "max", a missing file, or v1's "no limit" (a number near 2^63).
+// Reads a file with one number; false for "max", a missing file, or v1's "no limit" (near 2^63).
 bool ReadNumber(const std::string& path, uint64_t* value) {
   std::ifstream file(path);
   return static_cast<bool>(file >> *value) && *value < (uint64_t{1} << 60);
@@ -28,15 +28,15 @@ struct CgroupFiles {
   std::string folder, limit, usage;
 };
 
-// Page cache of the group in bytes: it counts as used, and the kernel gives it back when memory is
-// wanted. 0 when unknown.
+// Page cache of the group in bytes: it counts as used, but the kernel reclaims it on demand. 0 if
+// unknown.
 uint64_t CacheBytes(const std::string& folder) {
   std::ifstream file(folder + "/memory.stat");
   std::string name;
   uint64_t value = 0, own = 0, whole = 0;
   while (file >> name >> value) {
     if (name == "inactive_file" || name == "active_file") own += value;
-    // v1: with the groups below.
+    // v1: including descendant groups.
     if (name == "total_inactive_file" || name == "total_active_file") whole += value;
   }
   return std::max(own, whole);

@@ -1,8 +1,8 @@
-// How much memory this process may still take: the machine's MemAvailable and every cgroup limit
-// above us (v1 and v2), whichever is least.
+// How much memory this process may still take: the least of the machine's MemAvailable and every
+// cgroup limit above this process (v1 and v2).
 //
-// Any thread. Read before touching memory (fault F26: fallocate on a memfd does not fail, it drives
-// the machine out of memory).
+// Any thread. Call before touching memory (fault F26: fallocate on a memfd does not fail, but
+// drives the machine out of memory).
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace tidepool {
 
-// What is left for this process, and what limits it.
+// The memory left for this process, and its tightest limit.
 struct MemoryBudget {
   uint64_t bytes_available = 0;  // least of the limits below
-  uint64_t bytes_total = 0;      // of the machine, or of the cgroup where that is less
-  std::string limited_by;        // "MemAvailable", or the cgroup file that is least
+  uint64_t bytes_total = 0;      // of the machine, or of the cgroup if that is less
+  std::string limited_by;        // "MemAvailable", or the cgroup file with the least
 };
 
 // `proc_root` and `cgroup_root` are "/proc" and "/sys/fs/cgroup"; a test gives folders of its own.

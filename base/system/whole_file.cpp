@@ -16,10 +16,10 @@
 namespace tidepool {
 namespace {
 
-// Always the same name, so that no killed process leaves a second one.
+// Always the same name, so that killed processes leave at most one file.
 constexpr const char* kBeside = ".new";
 
-// Brings the new name to the disk too. A file system that cannot do that has done what it can.
+// Makes the new name durable too, as far as the file system can.
 void SyncFolderOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "."
@@ -29,7 +29,7 @@ void SyncFolderOf(const std::string& path) {
   if (fd.valid()) static_cast<void>(fsync(fd.get()));
 }
 
-// Where a link leads; the path itself where nothing is there yet.
+// The target of a link; the path itself if nothing exists there yet.
 std::string Followed(const std::string& path) {
   char real[PATH_MAX];
   return realpath(path.c_str(), real) != nullptr ? real : path;

@@ -24,7 +24,7 @@ std::vector<std::string> Parted(std::string_view text, char separator) {
   return parts;
 }
 
-// In single quotes of the shell.
+// Quotes for the shell, in single quotes.
 std::string Quoted(const std::string& text) {
   std::string out = "'";
   for (const char c : text)
@@ -55,7 +55,7 @@ std::vector<const CompletedCommand*> Below(const CompletedCommand& parent,
   return below;
 }
 
-// The loop that finds out which command is meant: the same in both shells.
+// The loop that determines the command: the same in both shells.
 std::string FindCommand(const std::string& words, const std::vector<CompletedCommand>& commands) {
   std::vector<std::string> patterns;
   for (const CompletedCommand& command : commands) {
@@ -71,7 +71,7 @@ std::string FindCommand(const std::string& words, const std::vector<CompletedCom
   return text + "  done\n";
 }
 
-// "chunks|--state": where the value of a flag is completed.
+// "chunks|--state": the key under which a flag's value is completed.
 std::string PatternOf(const CompletedCommand& command, const CompletedFlag& flag) {
   std::vector<std::string> patterns;
   for (const std::string& name : flag.names)
@@ -79,11 +79,11 @@ std::string PatternOf(const CompletedCommand& command, const CompletedFlag& flag
   return Joined(patterns, " | ");
 }
 
-// `action` says how values are offered.
+// `action` makes the code that offers values.
 template <typename Action>
 std::string ValueCases(const std::vector<CompletedCommand>& commands, Action action) {
   std::string cases;
-  // The program's own flags come last: a command may have one of the same name.
+  // The program's own flags come last, since a command may have one of the same name.
   for (size_t i = commands.size(); i-- > 0;) {
     for (const CompletedFlag& flag : commands[i].flags) {
       if (flag.takes_value)
@@ -99,7 +99,7 @@ std::string BashValues(const CompletedValues& values) {
     return "COMPREPLY=($(compgen -W " + Quoted(Joined(values.words, " ")) + " -- \"$word\"))";
   if (values.directories) return "COMPREPLY=($(compgen -d -- \"$word\"))";
   if (values.files) return "COMPREPLY=($(compgen -f -- \"$word\"))";
-  // Not by compgen, which would expand what it is given.
+  // Not compgen, which would expand its argument.
   if (!values.lines_of.empty()) {
     return "while read -r each; do [[ $each == \"$word\"* ]] && COMPREPLY+=(\"$(printf %q "
            "\"$each\")\"); done < <(" +
@@ -116,7 +116,7 @@ std::string ZshValues(const CompletedValues& values) {
   return ":";
 }
 
-// In single quotes of fish, where a backslash is one of two characters that have a meaning.
+// Quotes for fish, in single quotes, where backslash is one of two special characters.
 std::string FishQuoted(const std::string& text) {
   std::string out = "'";
   for (const char c : text) {
@@ -126,7 +126,7 @@ std::string FishQuoted(const std::string& text) {
   return out + "'";
 }
 
-// The end of a `complete` of fish: what may stand there.
+// The end of a fish `complete` command: the allowed values.
 std::string FishValues(const CompletedValues& values) {
   if (!values.words.empty()) return " -f -a " + FishQuoted(Joined(values.words, " "));
   if (values.directories) return " -f -a '(__fish_complete_directories)'";
@@ -150,7 +150,7 @@ std::string FlagNames(const CompletedCommand& command) {
   return Joined(names, " ");
 }
 
-// 'name:what it does', for _describe.
+// 'name:description', for _describe.
 std::string Described(const std::string& name, const std::string& help) {
   return Quoted(name + ":" + help);
 }
@@ -272,7 +272,7 @@ std::string FishCompletion(const std::string& program,
       text += there + " -a " + NameOf(*each) + " -d " + FishQuoted(each->help) + "\n";
     if (below.empty()) text += there + FishValues(command.arguments) + "\n";
 
-    // The program's own flags may stand behind every command.
+    // The program's own flags are allowed behind every command.
     for (const CompletedFlag& flag : command.flags)
       text += (command.path.empty() ? "complete -c " + program : there) + FishFlag(flag) + "\n";
   }

@@ -1,5 +1,5 @@
-// Completion: the scripts by which a shell completes a program's command line, made from the tables
-// that its --help is made of.
+// Completion: scripts with which a shell completes a program's command line, made from the same
+// tables as its --help.
 //
 // Any thread; value types.
 #pragma once
@@ -10,16 +10,15 @@
 
 namespace tidepool {
 
-// What may stand at one place of the command line. All empty: any text, about which nothing is
-// known.
+// The allowed values at one place of the command line. All empty: any text.
 struct CompletedValues {
   std::vector<std::string> words = {};
   bool files = false;
   bool directories = false;
-  std::string lines_of = {};  // a command line for the shell: what it prints, line by line
+  std::string lines_of = {};  // a shell command whose output lines are the values
 };
 
-// A flag of a command, and what may stand behind it.
+// A flag of a command, and its values.
 struct CompletedFlag {
   std::vector<std::string> names;  // "-o", "--output"
   std::string help;
@@ -30,22 +29,22 @@ struct CompletedFlag {
 // A command with its flags and arguments.
 struct CompletedCommand {
   std::string
-      path;  // "" (the program: its flags may stand behind every command), "status", "job quota"
+      path;  // "" (the program: its flags are allowed behind every command), "status", "job quota"
   std::string help;
   std::vector<CompletedFlag> flags;
-  bool takes_arguments = false;    // words that are no flags
-  CompletedValues arguments = {};  // the first of them
+  bool takes_arguments = false;    // words that are not flags
+  CompletedValues arguments = {};  // values of the first one
 };
 
-// What the kind of a value tells, as --help shows it: "DIR", "FILE", "FORM:{table,json}",
-// "auto|off|SIZE" (words are small letters and digits).
+// Derives values from a kind as --help shows it: "DIR", "FILE", "FORM:{table,json}",
+// "auto|off|SIZE" (words are lower-case letters and digits).
 CompletedValues ValuesOfKind(std::string_view kind);
 
-// The shells that there is a completion for.
+// The shells that have a completion.
 inline const std::vector<std::string> kCompletionShells{"bash", "zsh", "fish"};
 
-// Text for `source`, or for a file of the completions' folder. Commands are in the order in which
-// they are shown, each behind its parent. `shell` is one of kCompletionShells.
+// The script for `source`, or for a file in the completions folder. Commands are in display order,
+// each behind its parent. `shell` is one of kCompletionShells.
 std::string CompletionFor(const std::string& shell, const std::string& program,
                           const std::vector<CompletedCommand>& commands);
 std::string BashCompletion(const std::string& program,
@@ -55,8 +54,8 @@ std::string ZshCompletion(const std::string& program,
 std::string FishCompletion(const std::string& program,
                            const std::vector<CompletedCommand>& commands);
 
-// Appends what CLI11 knows of `app` and of all commands below it; `more(&values, kind)` adds to
-// what a kind tells. (A template, so that base needs no CLI11.)
+// Appends what CLI11 knows about `app` and all commands below it; `more(&values, kind)` adds to
+// what a kind implies. (A template, so that base needs no CLI11.)
 template <typename App, typename More>
 void AppendCommands(const App& app, const std::string& path, More more,
                     std::vector<CompletedCommand>* commands) {

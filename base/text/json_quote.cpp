@@ -7,7 +7,7 @@
 namespace tidepool {
 namespace {
 
-// Length of the UTF-8 sequence that starts at text[at], 0 when it is malformed.
+// Length of the UTF-8 sequence that starts at text[at]; 0 if it is malformed.
 size_t Utf8Length(std::string_view text, size_t at) {
   const auto byte = [&](size_t i) {
     return i < text.size() ? static_cast<uint8_t>(text[i]) : uint8_t{0};

@@ -1,6 +1,6 @@
 // QuoteJson: a text as a JSON string.
 //
-// Any thread. It stands below the log and TP_CHECK, which both use it, and calls neither.
+// Any thread. The log and TP_CHECK both use it, so it calls neither.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// JsonWriter: appends well-formed JSON to a string; commas, quotes and escapes are its job.
+// JsonWriter: appends well-formed JSON to a string; it handles commas, quotes and escapes.
 //
 // One thread. The caller opens and closes objects and arrays in order; a mistake is a bug and stops
 // the process.
@@ -13,18 +13,18 @@ namespace tidepool {
 
 class JsonWriter {
  public:
-  // Structure. A key stands in an object, before its value.
+  // Structure. A key comes in an object, before its value.
   JsonWriter& BeginObject();
   JsonWriter& EndObject();
   JsonWriter& BeginArray();
   JsonWriter& EndArray();
   JsonWriter& Key(std::string_view key);
 
-  // Values: one behind each key, any number in an array.
+  // Values: one after each key, any number in an array.
   JsonWriter& String(std::string_view value);
   JsonWriter& Int(int64_t value);
   JsonWriter& Uint(uint64_t value);
-  // Shortest form that reads back the same; NaN and infinities become null.
+  // Shortest form that parses to the same value; NaN and infinities become null.
   JsonWriter& Double(double value);
   JsonWriter& Bool(bool value);
   JsonWriter& Null();

@@ -25,7 +25,7 @@ size_t EditDistance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// A flag without its dashes.
+// The flag without its dashes.
 std::string_view Letters(std::string_view word) {
   word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
   return word;

@@ -7,7 +7,7 @@
 
 namespace tidepool {
 
-// `; did you mean "run"?` when a known word is near: at most two edits (a common beginning of three
+// `; did you mean "run"?` if a known word is near: at most two edits (a common prefix of three
 // letters counts as one). Else empty.
 std::string DidYouMean(std::string_view word, std::span<const std::string_view> known);
 
