@@ -1,8 +1,8 @@
 // RootComplex: the bytes in flight between host memory and the GPUs behind one root complex, which
 // share its bandwidth.
 //
-// One thread (the serve loop). The two directions are independent: a copy out of the pool and one
-// into it do not slow each other down.
+// One thread (the serve loop). The two ways (directions) are independent: a copy out of the pool
+// and one into it do not slow each other down.
 #pragma once
 
 #include <array>
