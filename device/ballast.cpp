@@ -8,7 +8,7 @@ namespace tidepool::device {
 
 Status Ballast::Take() {
   if (held() || bytes_ == 0) return {};
-  UniqueFd exported;  // whoever holds it keeps the memory: it is closed here
+  UniqueFd exported;  // closed here: any holder of it would keep the memory
   TP_ASSIGN_OR_RETURN(memory_, device_->CreateExportable(bytes_, &exported));
   return {};
 }

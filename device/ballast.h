@@ -1,4 +1,4 @@
-// Ballast: memory of a device that a process holds so that another one finds room when it comes:
+// Ballast: device memory that a process holds to reserve room for another one's later use:
 // memserver's context on a trainer's GPU.
 //
 // One thread. The device outlives it.
@@ -16,10 +16,10 @@ class Ballast {
  public:
   Ballast(Device* device, uint64_t bytes) : device_(device), bytes_(bytes) {}
 
-  // Holds it, where it does not yet. Errors: those of Device::CreateExportable; then nothing is
-  // held.
+  // Takes the memory unless it is held already. Errors: those of Device::CreateExportable; then
+  // nothing is held.
   Status Take();
-  // The memory is free when this returns.
+  // Frees the memory before it returns.
   void Free() { memory_.reset(); }
   bool held() const { return memory_ != nullptr; }
 

@@ -12,7 +12,7 @@
 namespace tidepool::device {
 namespace {
 
-// The value of the first line "name : value"; empty where there is none.
+// The value of the first line "name : value"; empty if there is none.
 std::string FirstLine(const std::string& file, const std::string& name) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {

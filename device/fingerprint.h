@@ -1,7 +1,7 @@
-// MachineFingerprint: what a machine is, as one line: what measured rates hold for.
+// MachineFingerprint: a machine's hardware in one line, which identifies the machine that measured
+// rates belong to.
 //
-// Any thread. The first call starts the CUDA driver (device/gpu_list.h); no memory of a GPU is
-// taken.
+// Any thread. The first call starts the CUDA driver (device/gpu_list.h); it takes no GPU memory.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace tidepool::device {
 
 // "AMD EPYC 9454 48-Core Processor, 2 CPUs, 24 GiB, no GPU": the processor, the CPUs that this
 // process may use, the machine's memory to the nearest GiB, and its GPUs by name. `proc_root` is
-// "/proc"; a test gives a folder of its own.
+// "/proc"; a test passes a folder of its own.
 std::string MachineFingerprint(const std::string& proc_root = "/proc");
 
 }  // namespace tidepool::device

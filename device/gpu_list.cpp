@@ -9,7 +9,7 @@
 namespace tidepool::device {
 namespace {
 
-// True where the GPU has all attributes; one that the driver does not know counts as missing.
+// True if the GPU has all attributes; one that the driver does not know counts as missing.
 Result<bool> HasAll(const CudaDriver& cuda, int device,
                     std::initializer_list<CudaAttribute> attributes) {
   bool all = true;
@@ -61,7 +61,7 @@ Result<Gpu> ReadGpu(const CudaDriver& cuda, int ordinal) {
   size_t total = 0;
   TP_RETURN_IF_ERROR(cuda.Try(doing, cuda.device_total, &total, device));
   gpu.total_bytes = total;
-  // Addresses of all memory in one space, and registered host memory in it: flags lie there.
+  // Requires a unified address space that includes registered host memory, where flags lie.
   TP_ASSIGN_OR_RETURN(
       gpu.wait_value64,
       HasAll(cuda, device, {kCudaUnifiedAddressing, kCudaHostRegisterSupported, kCudaMemOps64}));

@@ -1,4 +1,4 @@
-// OpenDevice: a Device by its name, as programs and configuration files give it.
+// OpenDevice: opens a Device by its name in programs and configuration files.
 //
 // Any thread. The only place that knows which forms this build has.
 #pragma once
@@ -15,8 +15,8 @@ namespace tidepool::device {
 
 // Names that OpenDevice accepts, for messages and `memserver version`.
 std::vector<std::string> DeviceNames();
-// `host` is used when `name` is "host". Errors: kUsageError (unknown name; the text lists the known
-// ones).
+// Opens a device. `host` is used if `name` is "host". Errors: kUsageError (unknown name; the text
+// lists the known ones).
 Result<std::unique_ptr<Device>> OpenDevice(const std::string& name, const HostDeviceOptions& host);
 
 }  // namespace tidepool::device

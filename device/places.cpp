@@ -29,12 +29,12 @@ Result<std::vector<uint32_t>> PoolNodes(const Topology& topology,
   if (!wished.empty()) return wished;
   const std::vector<uint32_t> with_cpus = NodeIds(topology, true);
   if (!with_cpus.empty()) return with_cpus;
-  // Some containers hide how much memory there is.
+  // Some containers hide the amount of memory.
   return there.empty() ? std::vector<uint32_t>{topology.nodes.front().id} : there;
 }
 
-// The CPUs of a node as workers take them, the last first: `siblings` false: the first of each
-// core, true: the others. `kept` is left out.
+// The CPUs of a node in the order for workers, last first. `siblings` false: the first of each
+// core, true: the others. Leaves out `kept`.
 std::vector<uint32_t> InOrder(const NumaNode& node, bool siblings, uint32_t kept) {
   std::vector<uint32_t> order;
   for (auto cpu = node.cpus.rbegin(); cpu != node.cpus.rend(); ++cpu) {
@@ -47,7 +47,7 @@ std::vector<uint32_t> InOrder(const NumaNode& node, bool siblings, uint32_t kept
   return order;
 }
 
-// One CPU of each node in turn until `workers` have a place or no node has one left.
+// Takes one CPU of each node in turn until `workers` have a CPU or no node has one left.
 void GoRound(const std::vector<const NumaNode*>& nodes, bool siblings, uint32_t kept,
              uint32_t workers, std::vector<WorkerPlace>* places) {
   std::vector<std::vector<uint32_t>> free;
@@ -67,7 +67,7 @@ void GoRound(const std::vector<const NumaNode*>& nodes, bool siblings, uint32_t 
 std::vector<WorkerPlace> WorkersByRule(const Topology& topology,
                                        const std::vector<uint32_t>& pool_nodes, uint32_t workers) {
   size_t cpus = 0;
-  uint32_t kept = UINT32_MAX;  // the first CPU stays for the serve loop
+  uint32_t kept = UINT32_MAX;  // the first CPU is reserved for the serve loop
   std::vector<const NumaNode*> near, far;
   for (const uint32_t id : pool_nodes) near.push_back(topology.Find(id));
   for (const NumaNode& node : topology.nodes) {
@@ -75,7 +75,7 @@ std::vector<WorkerPlace> WorkersByRule(const Topology& topology,
     if (!node.cpus.empty()) kept = std::min(kept, node.cpus.front().id);
     if (std::find(near.begin(), near.end(), &node) == near.end()) far.push_back(&node);
   }
-  // No CPU would be left for the loop: pinned workers would only be in its way.
+  // No CPU would be left for the loop: pinned workers would only block it.
   if (cpus <= workers) return {};
   std::vector<WorkerPlace> places;
   for (const auto* nodes : {&near, &far}) {

@@ -24,7 +24,7 @@ constexpr uint16_t kVendorNvidia = 0x10de, kVendorAmd = 0x1002;
 
 std::optional<PeripheralKind> KindOf(uint16_t class_id, uint16_t vendor_id) {
   if (class_id == kClassNvme) return PeripheralKind::kNvme;
-  // The display of a management controller is no GPU.
+  // The display of a management controller is not a GPU.
   const bool display = class_id >> 8 == kBaseClassDisplay;
   const bool gpu = class_id == kClassAccelerator ||
                    (display && (vendor_id == kVendorNvidia || vendor_id == kVendorAmd));
@@ -37,9 +37,9 @@ uint32_t HexIn(const std::filesystem::path& path) {
   return value;
 }
 
-// True where this machine has a GPU or a drive, by two words of each device. hwloc reads what every
-// device says of itself: on a guest, where each word is asked of its host, that is most of what a
-// memserver takes to start.
+// True if this machine has a GPU or a drive, by two words of each device. hwloc reads all that
+// every device reports: on a guest, where the host emulates each read, that is most of a
+// memserver's start time.
 bool HasPeripherals() {
   std::error_code error;
   for (std::filesystem::directory_iterator at("/sys/bus/pci/devices", error), end;
@@ -58,8 +58,8 @@ Handle NewHandle() {
   Handle handle(topology, hwloc_topology_destroy);
   if (handle == nullptr) return handle;
   hwloc_topology_set_io_types_filter(topology, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-  // These plugins start drivers, which takes seconds and memory, or ask every CPU by itself (x86);
-  // what they add is not needed.
+  // These plugins start drivers, which takes seconds and memory, or query every CPU individually
+  // (x86); their information is not needed.
   for (const char* plugin : {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero", "x86"}) {
     hwloc_topology_set_components(topology, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, plugin);
   }
@@ -86,8 +86,8 @@ std::vector<NumaNode> NodesOf(hwloc_topology_t topology, const cpu_set_t* allowe
   for (int i = 0; i < cpus; ++i) {
     const hwloc_obj_t cpu = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PU, static_cast<unsigned>(i));
     const hwloc_obj_t core = hwloc_get_ancestor_obj_by_type(topology, HWLOC_OBJ_CORE, cpu);
-    // Where several nodes lie beside one CPU (fast memory beside plain memory), the first is the
-    // plain one.
+    // If several nodes lie beside one CPU (fast memory beside plain memory), the first is the plain
+    // one.
     const auto home = std::find_if(nodes.begin(), nodes.end(), [&](const NumaNode& n) {
       return hwloc_bitmap_isset(cpu->nodeset, n.id);
     });
@@ -117,8 +117,8 @@ std::string AddressOf(const PciFacts& pci) {
   return text.data();
 }
 
-// The root complex above `device`: the bridge between the machine and PCI; null where the topology
-// has none.
+// The root complex above `device`: the bridge between the machine and PCI; null if the topology has
+// none.
 hwloc_obj_t RootOf(hwloc_obj_t device) {
   for (hwloc_obj_t at = device->parent; at != nullptr; at = at->parent) {
     if (at->type == HWLOC_OBJ_BRIDGE && at->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_HOST)
@@ -139,7 +139,7 @@ RootComplex RootComplexOf(hwloc_topology_t topology, hwloc_obj_t bridge,
   const auto beside = [&](const NumaNode& node) {
     return near != nullptr && hwloc_bitmap_isset(near->nodeset, node.id) != 0;
   };
-  // It lies beside several nodes with CPUs, so beside none of them: the machine does not say.
+  // If it lies beside several nodes with CPUs, none is the nearest: the machine does not say.
   const auto has_cpus = [&](const NumaNode& node) { return beside(node) && !node.cpus.empty(); };
   const auto first = std::find_if(nodes.begin(), nodes.end(), beside);
   if (first != nodes.end() && std::count_if(nodes.begin(), nodes.end(), has_cpus) <= 1)

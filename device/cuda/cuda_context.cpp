@@ -30,7 +30,7 @@ Result<std::shared_ptr<CudaContext>> CudaContext::Open(const CudaDeviceOptions& 
     return Unavailable(
         gpu, "cannot be used: its streams do not wait for 64-bit flags in registered host memory");
   }
-  // A private constructor: make_shared cannot.
+  // make_shared cannot call the private constructor.
   std::shared_ptr<CudaContext> context(new CudaContext(*cuda, std::move(gpu), options.piece_bytes));
   TP_RETURN_IF_ERROR(context->Choose(options.form));
   TP_RETURN_IF_ERROR(context->Retain());

@@ -1,7 +1,7 @@
-// CudaContext: a GPU's primary context, held, with what was decided when the device was opened.
+// CudaContext: holds a GPU's primary context, with the choices made when the device was opened.
 //
-// Any thread. The device, its streams, memories and registrations share it: the one that is
-// destroyed last gives the context back.
+// Any thread. The device, its streams, memories and registrations share it; the last of them to be
+// destroyed releases the context.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace tidepool::device {
 
 class CudaContext {
  public:
-  // Errors: as CudaDevice::Open.
+  // Opens the context. Errors: as CudaDevice::Open.
   static Result<std::shared_ptr<CudaContext>> Open(const CudaDeviceOptions& options);
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
@@ -29,13 +29,13 @@ class CudaContext {
   ExportForm form() const { return form_; }
   const std::string& form_note() const { return form_note_; }
   uint64_t piece_bytes() const { return piece_bytes_; }
-  // Requires that this context is current. Errors: as Device::Prepare.
+  // Finds a kernel. Requires that this context is current. Errors: as Device::Prepare.
   Result<CudaKernels::Ready> KernelOf(const Kernel& kernel) {
     return kernels_.Find(kernel, device_);
   }
 
-  // Every call of the driver but those about the driver itself goes to the context that is current
-  // on the calling thread. Errors: kCudaFailed.
+  // Makes the context current on the calling thread, to which every driver call applies except
+  // those about the driver itself. Errors: kCudaFailed.
   Status MakeCurrent() const;
 
   std::atomic<uint64_t> unregistered_copies{0};
@@ -49,7 +49,7 @@ class CudaContext {
   const CudaDriver& cuda_;
   const Gpu gpu_;
   const uint64_t piece_bytes_;
-  ExportForm form_ = ExportForm::kVmm;  // never changes after Open, as all below
+  ExportForm form_ = ExportForm::kVmm;  // fixed after Open, like all below
   std::string form_note_;
   int device_ = 0;
   CUctx_st* handle_ = nullptr;

@@ -35,7 +35,7 @@ class CudaRegistration final : public Registration {
 
 Result<std::unique_ptr<CudaDevice>> CudaDevice::Open(const CudaDeviceOptions& options) {
   TP_ASSIGN_OR_RETURN(std::shared_ptr<CudaContext> context, CudaContext::Open(options));
-  // A private constructor: make_unique cannot.
+  // make_unique cannot call the private constructor.
   return std::unique_ptr<CudaDevice>(new CudaDevice(std::move(context)));
 }
 

@@ -16,8 +16,8 @@ namespace tidepool::device {
 namespace {
 
 #if TIDEPOOL_HAS_CUDA
-// The declarations of the header against those of cuda.h: same number of parameters, each passed in
-// the same way.
+// Compares the declarations of the header with those of cuda.h: same number of parameters, each
+// passed in the same way.
 template <typename Mine, typename Theirs>
 constexpr bool kSamePassing =
     sizeof(Mine) == sizeof(Theirs) && std::is_pointer_v<Mine> ==
@@ -114,7 +114,7 @@ Status CudaDriver::Find(void* library) {
 
 Result<const CudaDriver*> CudaDriver::Load() {
   static std::mutex mutex;
-  // The library stays until the process ends, as its threads do.
+  // The library stays loaded until the process ends, because its threads do.
   static std::unique_ptr<const CudaDriver> loaded;
   const std::lock_guard lock(mutex);
   if (loaded != nullptr) return loaded.get();
@@ -142,7 +142,7 @@ std::string CudaDriver::Text(const char* call, CudaCode code) const {
 }
 
 Status CudaDriver::Error(std::string_view doing, const char* call, CudaCode code) const {
-  // Where host memory is registered, it is not the GPU's memory that is short.
+  // When host memory is being registered, it is not the GPU's memory that is short.
   if (code != kCudaOutOfMemory || call == host_register.name)
     return Status(ErrorId::kCudaFailed, std::string(doing) + " failed").Why(Text(call, code));
   size_t free = 0, total = 0;

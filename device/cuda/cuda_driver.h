@@ -1,9 +1,9 @@
-// CudaDriver: the functions of the CUDA driver that Tidepool calls, found in libcuda.so.1 when a
-// GPU is first asked for.
+// CudaDriver: the CUDA driver functions that Tidepool calls, loaded from libcuda.so.1 when a GPU is
+// first used.
 //
-// Any thread. Nothing is linked: programs start where there is no CUDA, and a build without the
-// toolkit is no different. The declarations below are the driver's own, in plain types; where the
-// toolkit is, cuda_driver.cpp compares each with cuda.h when it is compiled.
+// Any thread. Nothing is linked: programs start on machines without CUDA, and a build without the
+// toolkit is no different. The declarations below are the driver's own, in plain types; if the
+// toolkit is present, cuda_driver.cpp compares each with cuda.h at compile time.
 #pragma once
 
 #include <array>
@@ -25,14 +25,14 @@ namespace tidepool::device {
 using CudaCode = int;                    // CUresult; 0 is success
 using CudaAddress = unsigned long long;  // CUdeviceptr
 
-// The codes that are told apart; all others are only reported.
+// The codes that are distinguished; all others are only reported.
 inline constexpr CudaCode kCudaSuccess = 0, kCudaInvalidValue = 1, kCudaOutOfMemory = 2,
                           kCudaDeviceUnavailable = 46, kCudaNoDevice = 100,
                           kCudaInvalidDevice = 101, kCudaInvalidContext = 201, kCudaMapFailed = 205,
                           kCudaInvalidHandle = 400, kCudaNotFound = 500, kCudaNotReady = 600,
                           kCudaNotPermitted = 800, kCudaNotSupported = 801, kCudaUnknown = 999;
 
-// The values of CUdevice_attribute that are asked for.
+// The CUdevice_attribute values in use.
 enum CudaAttribute : int {
   kCudaMultiprocessors = 16,
   kCudaUnifiedAddressing = 41,
@@ -44,7 +44,7 @@ enum CudaAttribute : int {
   kCudaMpsEnabled = 133,
 };
 
-// The plain structures of calls, with the driver's own layout.
+// The plain structures of calls, in the driver's own layout.
 struct CudaUuid {
   std::array<char, 16> bytes = {};
 };
@@ -57,7 +57,7 @@ struct CudaLocation {
 };
 struct CudaAllocationTerms {  // CUmemAllocationProp
   int type = 1;               // pinned
-  int handle_types = 1;       // leaves as a POSIX file descriptor
+  int handle_types = 1;       // exported as a POSIX file descriptor
   CudaLocation location = {};
   void* windows = nullptr;
   unsigned char compression = 0, rdma = 0;
@@ -142,7 +142,7 @@ inline constexpr unsigned kCudaMemoryHost = 1, kCudaMemoryDevice = 2;
   X(function_blocks, cuOccupancyMaxActiveBlocksPerMultiprocessor, int*, CUfunc_st*, int, size_t)  \
   X(launch, cuLaunchKernelEx, const CudaLaunch*, CUfunc_st*, void**, void**)
 
-// One function of the driver: called like a function; knows its name for errors.
+// One function of the driver: callable; knows its name for errors.
 template <typename... Parameters>
 struct CudaCall {
   const char* name = "";
@@ -152,15 +152,15 @@ struct CudaCall {
 
 class CudaDriver {
  public:
-  // Loads the library and starts the driver, once per process; after an error the next call tries
-  // again. CUDA_DEVICE_MAX_CONNECTIONS is set to 32 (one queue of the hardware for each stream, so
-  // that none waits behind another one's wait) unless the user set it.
-  // Errors: kCudaUnavailable (no library, a function missing, or what cuInit answered).
+  // Loads the library and starts the driver, once per process; after an error the next call
+  // retries. Sets CUDA_DEVICE_MAX_CONNECTIONS to 32 (one hardware queue per stream, so that none
+  // waits behind another one's wait) unless the user set it. Errors: kCudaUnavailable (no library,
+  // a function missing, or the error of cuInit).
   static Result<const CudaDriver*> Load();
 
-  // The status of a call, ok for success. kDeviceMemoryShort with free and total bytes where the
-  // GPU has no memory left, else kCudaFailed; `doing` begins the sentence: "registering 4 MiB of
-  // host memory".
+  // The status of a call, ok on success. kDeviceMemoryShort with free and total bytes if the GPU
+  // has no memory left, else kCudaFailed; `doing` begins the sentence: "registering 4 MiB of host
+  // memory".
   template <typename... Parameters, typename... Arguments>
   Status Try(std::string_view doing, const CudaCall<Parameters...>& call,
              Arguments... arguments) const {

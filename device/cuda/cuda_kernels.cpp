@@ -10,9 +10,8 @@
 namespace tidepool::device {
 namespace {
 
-// CUresult values by which a driver does not take code: an image that is none, none for this GPU,
-// PTX that is bad or too new for it, no compiler for PTX beside it or one that is switched off, no
-// such function.
+// CUresult values with which a driver rejects code: not an image, none for this GPU, PTX that is
+// invalid or too new, a missing or disabled PTX compiler, no such function.
 constexpr CudaCode kNotTaken[] = {200, 209, 218, 221, 222, 223, kCudaNotFound};
 
 }  // namespace

@@ -1,7 +1,7 @@
-// CudaKernels: the kernels of a GPU's context: images that were loaded there, and what a launch
-// needs of their functions.
+// CudaKernels: the kernels of a GPU's context: loaded images, and the launch parameters of their
+// functions.
 //
-// Any thread on which the context is current. Invariant: what was loaded stays until Unload.
+// Any thread on which the context is current. Invariant: loaded images stay until Unload.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,14 @@ class CudaKernels {
 
   struct Ready {
     CUfunc_st* function = nullptr;
-    uint64_t blocks = 0;  // that the GPU holds at the same time
+    uint64_t blocks = 0;  // resident on the GPU at once
   };
-  // The kernel on the context's GPU `device`; loads it first where needed. Errors: as
-  // Device::Prepare.
+  // The kernel on the context's GPU `device`; loads it first if needed. Errors: as Device::Prepare.
   Result<Ready> Find(const Kernel& kernel, int device);
 
-  // True where nothing is loaded.
+  // True if nothing is loaded.
   bool empty() const;
-  // Call it when nothing is launched any more.
+  // Call it when nothing will be launched any more.
   void Unload();
 
  private:

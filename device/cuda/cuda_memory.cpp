@@ -18,7 +18,7 @@
 namespace tidepool::device {
 namespace {
 
-// The driver serves cuMemAlloc out of blocks of this size and shares whole blocks.
+// The driver suballocates cuMemAlloc from blocks of this size, and exports whole blocks.
 constexpr uint64_t kIpcUnitBytes = 2 * kMiB;
 constexpr int kIpcSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
 
@@ -27,8 +27,7 @@ Status NotOfAGpu(const std::string& what) {
                 "the descriptor is not memory of a GPU that Tidepool made: " + what);
 }
 
-// The driver's codes for a descriptor or handle that it cannot use, as opposed to faults of its
-// own.
+// The driver's codes for a descriptor or handle that it cannot use, in contrast to its own faults.
 Status Refused(const CudaDriver& cuda, std::string_view doing, const char* call, CudaCode code) {
   constexpr std::array kRefusals = {kCudaInvalidValue, kCudaInvalidDevice, kCudaInvalidContext,
                                     kCudaMapFailed,    kCudaInvalidHandle, kCudaNotPermitted,
@@ -45,7 +44,7 @@ Result<ExportForm> FormOf(int fd) {
   if (type == S_IFIFO || type == S_IFSOCK) return NotOfAGpu("it is a pipe or a socket");
   if (type == S_IFDIR || type == S_IFBLK || type == S_IFLNK)
     return NotOfAGpu("it is a place in a file system");
-  if (type != S_IFREG) return ExportForm::kVmm;  // the driver knows its own
+  if (type != S_IFREG) return ExportForm::kVmm;  // the driver recognises its own
 
   struct statfs system {};
   if (fstatfs(fd, &system) != 0 || static_cast<uint64_t>(system.f_type) != TMPFS_MAGIC)
@@ -67,8 +66,8 @@ Result<UniqueFd> Seal(const CudaIpcHandle& handle) {
   return fd;
 }
 
-// A handle of the driver, given back at the end of its scope: mappings and exported descriptors
-// hold the memory from then on.
+// A handle of the driver, released at the end of its scope: mappings and exported descriptors hold
+// the memory from then on.
 class HeldHandle {
  public:
   explicit HeldHandle(const CudaDriver& cuda) : cuda_(cuda) {}
@@ -181,7 +180,7 @@ Result<std::unique_ptr<CudaMemory>> CudaMemory::Map(const std::shared_ptr<CudaCo
   CudaAddress address = 0;
   TP_RETURN_IF_ERROR(
       cuda.Try(doing, cuda.vmm_reserve, &address, bytes, size_t{0}, CudaAddress{0}, 0ull));
-  // A private constructor: make_unique cannot.
+  // make_unique cannot call the private constructor.
   std::unique_ptr<CudaMemory> memory(new CudaMemory(context, Kind::kReserved, address));
   memory->mapped_ = bytes;
   const CudaCode code = cuda.vmm_map(address, bytes, size_t{0}, handle, 0ull);

@@ -1,11 +1,11 @@
-// CudaMemory: memory of a GPU that crosses processes, in both forms.
+// CudaMemory: GPU memory shared across processes, in both forms.
 //
-// Any thread. What is made here is whole units of 2 MiB or more of its own, so that nothing else of
-// a process leaves with it. No work on the memory may be under way when it is destroyed.
+// Any thread. Memory made here takes whole units of 2 MiB or more, so that nothing else of the
+// process is exported with it. No work on the memory may be in progress when it is destroyed.
 //   kVmm  the descriptor is the driver's own: it holds the memory, and outlives the maker. Its size
-//         cannot be read: exactly what was agreed is mapped, and the driver refuses when there is
+//         cannot be read: exactly the agreed size is mapped, and the driver refuses if there is
 //         less.
-//   kIpc  the descriptor is a memfd of the 64 bytes of a handle, sealed against every change. The
+//   kIpc  the descriptor is a memfd with the 64 bytes of a handle, sealed against every change. The
 //         maker must live as long as others use the memory; it cannot open its own handle.
 #pragma once
 
@@ -22,10 +22,10 @@ namespace tidepool::device {
 
 class CudaMemory final : public Memory {
  public:
-  // In the context's form, all zero. Errors: as CudaDevice::CreateExportable.
+  // Allocates memory in the context's form, all zero. Errors: as CudaDevice::CreateExportable.
   static Result<std::unique_ptr<Memory>> Create(const std::shared_ptr<CudaContext>& context,
                                                 uint64_t bytes, UniqueFd* exported);
-  // Errors: as CudaDevice::Import.
+  // Imports memory. Errors: as CudaDevice::Import.
   static Result<std::unique_ptr<Memory>> Import(const std::shared_ptr<CudaContext>& context,
                                                 const UniqueFd& exported, uint64_t bytes);
 
@@ -38,7 +38,7 @@ class CudaMemory final : public Memory {
   bool is_host() const override { return false; }
 
  private:
-  enum class Kind { kReserved, kMapped, kAllocated, kOpened };  // how it is given back
+  enum class Kind { kReserved, kMapped, kAllocated, kOpened };  // how it is released
   using Handle = unsigned long long;                            // CUmemGenericAllocationHandle
 
   CudaMemory(std::shared_ptr<CudaContext> context, Kind kind, CudaAddress address)
@@ -51,8 +51,8 @@ class CudaMemory final : public Memory {
                                                        int fd, uint64_t bytes);
   static Result<std::unique_ptr<CudaMemory>> ImportIpc(const std::shared_ptr<CudaContext>& context,
                                                        int fd, uint64_t bytes);
-  // Maps `bytes` from the start of the allocation. `imported`: a refusal says that the peer brought
-  // something else.
+  // Maps `bytes` from the start of the allocation. `imported`: a refusal means that the peer
+  // brought something else.
   static Result<std::unique_ptr<CudaMemory>> Map(const std::shared_ptr<CudaContext>& context,
                                                  Handle handle, uint64_t bytes, bool imported);
   Status Zero();
@@ -60,7 +60,7 @@ class CudaMemory final : public Memory {
   const std::shared_ptr<CudaContext> context_;
   Kind kind_;
   CudaAddress address_;
-  uint64_t bytes_ = 0;   // as asked for
+  uint64_t bytes_ = 0;   // as requested
   uint64_t mapped_ = 0;  // kReserved, kMapped: of the address range
 };
 

@@ -1,4 +1,4 @@
-// CudaDeviceOptions: how a GPU is opened.
+// CudaDeviceOptions: options for opening a GPU.
 //
 // A plain value.
 #pragma once
@@ -14,7 +14,7 @@ namespace tidepool::device {
 
 struct CudaDeviceOptions {
   int ordinal = 0;
-  // How memory is exported. None: kVmm where the GPU can, else kIpc, and form_note() says so.
+  // Export form. None: kVmm if the GPU supports it, else kIpc; form_note() gives the reason.
   std::optional<ExportForm> form = std::nullopt;
   uint64_t piece_bytes = 64 * kGiB;  // host memory is registered in pieces of at most this
 };

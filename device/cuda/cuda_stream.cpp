@@ -13,7 +13,7 @@ CudaAddress Raw(const void* at) {
   return reinterpret_cast<CudaAddress>(at);
 }
 
-// One end of a copy: how many bytes from there on the driver takes in one piece, and whether it
+// One end of a copy: how many bytes from there on the driver copies in one piece, and whether it
 // knows the memory at all.
 struct End {
   uint64_t bytes = UINT64_MAX;
@@ -203,7 +203,7 @@ void CudaStream::Synchronize(Marker marker) {
       Latch(cuda.Try("work of a stream", cuda.event_synchronize, marks_[marker - passed_ - 1])))
     return Pass(marker);
   (void)context_->MakeCurrent();
-  // The answer can only be an error of the stream, and that is kept already.
+  // A failure can only be an error of the stream, which is kept already.
   (void)cuda.stream_synchronize(native_);
 }
 

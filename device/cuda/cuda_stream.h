@@ -1,6 +1,6 @@
-// CudaStream: a stream of the CUDA driver behind device.h: its own, or one that other code made.
+// CudaStream: a stream of the CUDA driver behind device.h: its own, or one made by other code.
 //
-// One thread. The first error of any call is kept (status); after it nothing is put into the
+// One thread. The first error of any call is kept (status); after it nothing is added to the
 // driver's stream and no marker passes. Invariants:
 //  1. marks_ holds the events of the markers passed_ + 1 ... last_, in order (fewer after an
 //     error);
@@ -20,9 +20,9 @@ namespace tidepool::device {
 
 class CudaStream final : public Stream {
  public:
-  // Errors: kCudaFailed, kDeviceMemoryShort.
+  // Opens a stream. Errors: kCudaFailed, kDeviceMemoryShort.
   static Result<std::unique_ptr<Stream>> Open(std::shared_ptr<CudaContext> context);
-  // `owned`: destroyed with this object; what is in it goes on.
+  // `owned`: destroyed with this object; work in it continues.
   CudaStream(std::shared_ptr<CudaContext> context, CUstream_st* native, bool owned)
       : context_(std::move(context)), native_(native), owned_(owned) {}
   ~CudaStream() override;
@@ -41,18 +41,18 @@ class CudaStream final : public Stream {
   void WaitMarker(Stream* other, Marker marker) override;
   Status status() const override { return status_; }
   bool Progress(uint64_t) override { return false; }
-  // Leaves the CPU to others while it waits.
+  // Yields the CPU while it waits.
   void Synchronize(Marker marker) override;
 
  private:
-  // Makes the context current; false when nothing may be done any more.
+  // Makes the context current; false after an error.
   bool Begin();
-  // Keeps the first error; true when there is none.
+  // Keeps the first error; true if there is none.
   bool Latch(Status status);
-  // The GPU's address of a flag; 0, and an error, when it lies in no registered memory.
+  // The GPU's address of a flag; 0, and an error, if it is not in registered memory.
   CudaAddress AddressOf(const Flag* flag);
   CUevent_st* NewEvent();
-  // The events of all markers up to `marker` have passed.
+  // Notes that the events of all markers up to `marker` have passed.
   void Pass(Marker marker);
 
   const std::shared_ptr<CudaContext> context_;

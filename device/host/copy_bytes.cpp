@@ -5,8 +5,8 @@
 namespace tidepool::device {
 namespace {
 
-// A property of the machine, not of a device or a stream: one word for the process. Relaxed: any
-// value is right.
+// A property of the machine, not of a device or a stream: one variable for the process. Relaxed:
+// any value is correct.
 std::atomic<CopyKernel> large_kernel{CopyKernel::kStreamPages};
 
 }  // namespace

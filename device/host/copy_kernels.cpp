@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kLine = 64;
 constexpr uint64_t kPagesAbreast = 8;
 constexpr uint64_t kBlock = kPagesAbreast * kPageBytes;
-constexpr uint64_t kAhead = 2 * kKiB;  // the lines of about 200 ns at the speed of one core
+constexpr uint64_t kAhead = 2 * kKiB;  // about 200 ns at the speed of one core
 
 // One cache line; dst is 64-byte aligned.
 void StreamLine(std::byte* dst, const std::byte* src) {
@@ -27,8 +27,8 @@ void StreamLine(std::byte* dst, const std::byte* src) {
   _mm_stream_si128(to + 3, d);
 }
 
-// Each of these copies whole blocks from a 64-byte aligned dst on and returns how many bytes that
-// were.
+// Each of these copies whole blocks from a 64-byte aligned dst on and returns the number of bytes
+// copied.
 uint64_t StreamPages(std::byte* dst, const std::byte* src, uint64_t bytes) {
   const uint64_t whole = bytes / kBlock * kBlock;
   for (uint64_t block = 0; block < whole; block += kBlock) {
@@ -40,7 +40,7 @@ uint64_t StreamPages(std::byte* dst, const std::byte* src, uint64_t bytes) {
   return whole;
 }
 
-// Reads ahead beyond the end at worst: a prefetch of memory that is not there does nothing.
+// May read ahead beyond the end: a prefetch of unmapped memory does nothing.
 const void* Ahead(const std::byte* src) {
   return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(src) + kAhead);
 }
@@ -89,7 +89,7 @@ std::vector<CopyKernel> CopyKernels() {
 }
 
 void CopyWith(CopyKernel kernel, std::byte* dst, const std::byte* src, uint64_t bytes) {
-  if (bytes == 0) return;  // memcpy does not take null
+  if (bytes == 0) return;  // memcpy does not accept null
   if (kernel == CopyKernel::kMemcpy) {
     std::memcpy(dst, src, bytes);
     return;
@@ -103,8 +103,8 @@ void CopyWith(CopyKernel kernel, std::byte* dst, const std::byte* src, uint64_t 
                                                            : StreamWide;
   const uint64_t done = head + stream(dst + head, src + head, bytes - head);
   std::memcpy(dst + done, src + done, bytes - done);
-  // Streaming stores are weakly ordered: without this fence a flag written next could be seen
-  // before the data.
+  // Streaming stores are weakly ordered: without this fence a flag written next could become
+  // visible before the data.
   _mm_sfence();
 }
 

@@ -1,8 +1,8 @@
-// Copy kernels: the ways in which this CPU can copy memory. All write the same bytes; they differ
-// in what they do to the caches.
+// Copy kernels: the copy methods of this CPU. All write the same bytes; they differ in their effect
+// on the caches.
 //
-// Any thread; no state. Which is fastest depends on the machine: device/host/copy_tuning.h
-// measures.
+// Any thread; no state. Which is fastest depends on the machine: device/host/copy_tuning.h measures
+// it.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,19 @@
 
 namespace tidepool::device {
 
-// One of the ways.
+// A copy method.
 enum class CopyKernel : uint8_t {
-  // Glibc's; goes around the caches only beyond a size that it derives from the last cache.
+  // Glibc's; bypasses the caches only beyond a size that it derives from the last-level cache.
   kMemcpy,
   kRepMovs,      // the CPU's own string copy
-  kStreamPages,  // around the caches, eight pages side by side
-  kStreamAhead,  // around the caches, line by line, reading ahead
-  kStreamWide,   // the same with a whole line a store (AVX-512)
+  kStreamPages,  // bypasses the caches, eight pages side by side
+  kStreamAhead,  // bypasses the caches, line by line, prefetching
+  kStreamWide,   // the same with one store per line (AVX-512)
 };
 
 // "memcpy", "rep movsb", ...: for logs and reports.
 const char* NameOf(CopyKernel kernel);
-// Those that this CPU has, kMemcpy first.
+// The kernels that this CPU supports, kMemcpy first.
 std::vector<CopyKernel> CopyKernels();
 // Ranges must not overlap. All stores are ordered before any later store of this thread, as with
 // memcpy.

@@ -44,11 +44,11 @@ void CopyTeam::Copy(std::byte* dst, const std::byte* src, uint64_t bytes, uint64
     return CopyBytes(dst, src, bytes, copy_bytes);
   const uint32_t pieces = Open(dst, src, bytes, copy_bytes);
   bell_.fetch_add(1, std::memory_order_release);
-  bell_.notify_all();  // a system call only when one sleeps
+  bell_.notify_all();  // a system call only if one sleeps
 
   while (DoOne()) {
   }
-  // At most one piece of each helper.
+  // Waits for at most one piece of each helper.
   for (uint32_t done = 0; (done = done_.load(std::memory_order_acquire)) != pieces;
        __builtin_ia32_pause()) {
     TP_CHECK(done < pieces, "a piece is claimed once");
@@ -99,8 +99,8 @@ bool CopyTeam::DoOne() {
 void CopyTeam::Main() {
   int64_t idle_since_ns = clock_->NowNs();
   for (;;) {
-    // The bell first: a task or a stop that comes after this look has changed it, so nobody sleeps
-    // on it.
+    // Reads the bell first: a task or a stop that comes after this check has changed it, so nobody
+    // sleeps on it.
     const uint32_t seen = bell_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_acquire)) return;
     if (DoOne()) {

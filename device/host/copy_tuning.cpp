@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kTuneCopyBytes = kStreamingCopyMin;
 constexpr uint64_t kTogetherCopyBytes = 4 * kStreamingCopyMin;
-// What wins by less than this may be noise, and others must wait for the helpers meanwhile.
+// A smaller gain may be noise, and others must wait for the helpers meanwhile.
 constexpr double kTogetherMin = 1.2, kKernelMin = 1.05;
 
 double Median(std::vector<double> values) {
@@ -20,8 +20,8 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// All kernels in turn, round after round, so that a disturbance hits them alike; each by its
-// median.
+// Measures all kernels in turn, round after round, so that a disturbance hits them alike; takes the
+// median of each.
 std::vector<CopyRate> RateKernels(std::span<std::byte> scratch, int64_t budget_ns,
                                   const Clock& clock) {
   const std::vector<CopyKernel> kernels = CopyKernels();
@@ -79,8 +79,7 @@ CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budg
 
   CopyRate best = tuning.rates.front();
   for (const CopyRate& rate : tuning.rates) {
-    // Against memcpy, which leaves the bytes where their reader may find them, a kernel must really
-    // win.
+    // A kernel must clearly beat memcpy, which leaves the bytes where their reader may find them.
     const double least = best.kernel == CopyKernel::kMemcpy ? kKernelMin * best.bytes_per_second
                                                             : best.bytes_per_second;
     if (rate.bytes_per_second > least) best = rate;

@@ -1,7 +1,7 @@
 // TuneCopies: measures how this machine copies large ranges fastest, and sets it (LargeCopyKernel,
 // CopyTeam::Use).
 //
-// One thread, before others copy; blocks for the time given. CopyMeter is the same measurement for
+// One thread, before others copy; blocks for the given time. CopyMeter is the same measurement for
 // `memserver bench copy`.
 #pragma once
 
@@ -16,37 +16,37 @@
 
 namespace tidepool::device {
 
-// What one kernel reached.
+// The rate of one kernel.
 struct CopyRate {
   CopyKernel kernel = CopyKernel::kMemcpy;
-  double bytes_per_second = 0;  // copied, by one thread; read and written is twice as much
+  double bytes_per_second = 0;  // copied, by one thread; memory traffic is twice as much
 };
 
-// What was measured, and what was chosen by it.
+// The measurements, and the choice based on them.
 struct CopyTuning {
-  // kMemcpy first; empty when nothing was measured (too little memory to copy in)
+  // kMemcpy first; empty if nothing was measured (too little memory to copy in)
   std::vector<CopyRate> rates;
   CopyKernel chosen = CopyKernel::kStreamPages;
-  uint32_t threads = 1;                  // that copy a large range together
+  uint32_t threads = 1;                  // number that copies a large range together
   double together_bytes_per_second = 0;  // 0 with one thread, or not measured
-  double seconds = 0;                    // that the measurement took
+  double seconds = 0;                    // duration of the measurement
 };
 
-// Less than this is not measured in: it would all be in a cache.
+// Least scratch size for a measurement: a smaller one would fit into a cache.
 inline constexpr uint64_t kTuneBytesMin = 64 * kMiB;
 
-// `scratch` loses what is in it. `team` may be null. `clock` measures.
+// Overwrites `scratch`. `team` may be null. `clock` measures.
 CopyTuning TuneCopies(std::span<std::byte> scratch, CopyTeam* team, int64_t budget_ns,
                       const Clock& clock);
 
-// Copies ranges of `bytes` from one half of a scratch to the other, each time others, so that none
-// is in a core's own cache.
+// Copies ranges of `bytes` from one half of a scratch to the other, a different one each time, so
+// that none is in a core's own cache.
 class CopyMeter {
  public:
-  // At least two ranges fit into the scratch. `clock` measures, and outlives the meter.
+  // The scratch must hold at least two ranges. `clock` measures, and outlives the meter.
   CopyMeter(const Clock* clock, std::span<std::byte> scratch, uint64_t bytes);
-  // Bytes a second, by the median of at least three copies, for about `budget_ns`. With `team`, by
-  // the kernel that is set for large copies.
+  // Bytes/s, the median of at least three copies, in about `budget_ns`. With `team`, uses the
+  // kernel that is set for large copies.
   double Rate(CopyKernel kernel, CopyTeam* team, int64_t budget_ns);
   // Seconds of one copy.
   double Once(CopyKernel kernel, CopyTeam* team);

@@ -4,10 +4,10 @@
 // Threads: as device.h says. Two forms of streams, chosen once by HostDeviceOptions:
 //  - inline (copy_threads == 0): the owner executes operations in Progress and Synchronize. No
 //    thread exists: the simulator and single-core machines use this form, and a serve loop keeps
-//    full control of how long a turn takes.
+//    full control of the length of a turn.
 //  - threaded (copy_threads > 0): every stream has a thread of its own, however many are opened,
 //    and copy_threads - 1 more threads help whichever stream copies much at the moment. It spins
-//    shortly when it has nothing to do, then sleeps until the owner adds work. Progress does
+//    briefly when it has nothing to do, then sleeps until the owner adds work. Progress does
 //    nothing; event_fd becomes readable when a marker passes.
 // Destroying a stream drops the operations that have not been done; in the threaded form it waits
 // for the piece in progress (below 1 ms).
@@ -28,11 +28,11 @@
 namespace tidepool::device {
 
 struct HostDeviceOptions {
-  // By which streams wait and copies are measured; outlives the device and its streams.
+  // Times the waits of streams and the measurements; outlives the device and its streams.
   Clock* clock = nullptr;
-  uint32_t copy_threads = 0;  // that copy one large range together
-  int64_t spin_ns = 20'000;   // of an idle or blocked stream thread before it sleeps
-  bool together = false;      // also where that was not measured to be worth it
+  uint32_t copy_threads = 0;  // number that copies one large range together
+  int64_t spin_ns = 20'000;   // time that an idle or blocked stream thread spins
+  bool together = false;      // even if not measured to be worth it
 };
 
 class HostDevice final : public Device {
@@ -40,20 +40,20 @@ class HostDevice final : public Device {
   explicit HostDevice(const HostDeviceOptions& options);
 
   std::string name() const override { return "host"; }
-  // Errors: kInternal (no thread or descriptor left).
+  // Opens a stream. Errors: kInternal (no thread or descriptor left).
   Result<std::unique_ptr<Stream>> OpenStream() override;
   Status Prepare(const Kernel&) override { return {}; }
-  // The host's own memory needs no registration.
+  // A no-op: the host's own memory needs no registration.
   Result<std::unique_ptr<Registration>> Register(void* begin, uint64_t bytes) override;
   Result<std::unique_ptr<Memory>> CreateExportable(uint64_t bytes, UniqueFd* exported) override;
   Result<std::unique_ptr<Memory>> Import(const UniqueFd& exported, uint64_t bytes) override;
-  // Measures how this machine copies fastest and goes by it; as device/host/copy_tuning.h. Before
-  // the first stream is opened.
+  // Measures how this machine copies fastest and applies it, as in device/host/copy_tuning.h. Call
+  // it before the first stream is opened.
   CopyTuning Tune(std::span<std::byte> scratch, int64_t budget_ns);
 
  private:
   const HostDeviceOptions options_;
-  // Null without helpers; streams share it, since they may outlive the device.
+  // Null without helpers; shared with streams, since they may outlive the device.
   const std::shared_ptr<CopyTeam> team_;
 };
 

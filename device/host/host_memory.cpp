@@ -28,9 +28,9 @@ Status MapError(const std::string& step, uint64_t bytes) {
       .Why(why);
 }
 
-// Makes every page present now: later there would be no way to refuse, only SIGBUS.
+// Makes every page present now: later a failure could only be a SIGBUS.
 Status Populate(std::byte* data, uint64_t bytes) {
-  (void)madvise(data, bytes, MADV_HUGEPAGE);  // a request; small pages serve as well
+  (void)madvise(data, bytes, MADV_HUGEPAGE);  // optional; small pages work as well
   if (madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return {};
   if (errno != EINVAL) return MapError("touching", bytes);
   // Before Linux 5.14 there is no MADV_POPULATE_WRITE: write a zero to each page of the zeroed
@@ -44,7 +44,7 @@ Status NotOurs(const std::string& what) {
   return Status(ErrorId::kHandshakeBad, "the descriptor is not memory that Tidepool made: " + what);
 }
 
-// The kernel alone serves the faults of a tmpfs file, so nobody can stall or kill a reader of it; a
+// Only the kernel serves the faults of a tmpfs file, so nobody can stall or kill a reader of it; a
 // file of any other kind may do both.
 Status CheckMadeByCreate(int fd, uint64_t bytes) {
   struct stat file {};
@@ -78,9 +78,9 @@ Status CheckMadeByCreate(int fd, uint64_t bytes) {
 Result<std::unique_ptr<HostMemory>> HostMemory::MapShared(int fd, uint64_t bytes) {
   void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (at == MAP_FAILED) return MapError("mapping", bytes);
-  // A process forked from this one would keep the pages of sessions that end.
+  // A process forked from this one would keep the pages of ended sessions.
   madvise(at, bytes, MADV_DONTFORK);
-  // Private constructor: make_unique cannot.
+  // make_unique cannot call the private constructor.
   return std::unique_ptr<HostMemory>(new HostMemory(static_cast<std::byte*>(at), bytes));
 }
 
@@ -111,7 +111,7 @@ Result<std::unique_ptr<Memory>> HostMemory::Map(const UniqueFd& exported, uint64
   if (bytes == 0) return Status(ErrorId::kMemoryMapFailed, "a mapping of 0 bytes was asked for");
   TP_RETURN_IF_ERROR(CheckMadeByCreate(exported.get(), bytes));
   TP_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> memory, MapShared(exported.get(), bytes));
-  // The pages are there: this fills the page tables, so that no later access faults.
+  // The pages are present: this fills the page tables, so that no later access faults.
   TP_RETURN_IF_ERROR(Populate(memory->data_, bytes));
   return std::unique_ptr<Memory>(std::move(memory));
 }

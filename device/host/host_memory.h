@@ -1,9 +1,8 @@
 // HostMemory: memory of the host device: pages of a sealed memfd, mapped.
 //
 // Any thread. Made once (Create) and mapped by any number of processes (Map); the mapping is owned,
-// the descriptor is not kept.
-// The file is sealed against shrinking and growing before it leaves the maker, so that no holder of
-// the descriptor can make an access of another process fault (SIGBUS).
+// the descriptor is not kept. The file is sealed against shrinking and growing before it leaves its
+// maker, so that no holder of the descriptor can make an access of another process fault (SIGBUS).
 #pragma once
 
 #include <cstddef>
@@ -19,13 +18,12 @@ namespace tidepool::device {
 class HostMemory final : public Memory {
  public:
   // New zeroed pages, all touched before return. `bytes` is at least 1; the file's size is rounded
-  // up to whole pages.
-  // Errors: kHostMemoryShort (nothing was touched), kMemoryMapFailed.
+  // up to whole pages. Errors: kHostMemoryShort (nothing was touched), kMemoryMapFailed.
   static Result<std::unique_ptr<Memory>> Create(uint64_t bytes, UniqueFd* exported);
-  // Maps a descriptor that Create of `bytes` made, in this process or in another one that may have
-  // ended since. A peer may have sent it: it is mapped only when it is a memfd of that size with
-  // those seals and with all pages present, since nobody but the kernel controls the faults of such
-  // memory. Errors: kHandshakeBad (names what does not fit), kMemoryMapFailed.
+  // Maps a descriptor made by Create of `bytes`, in this process or in another one that may have
+  // ended since. A peer may have sent it: it is mapped only if it is a memfd of that size with
+  // those seals and with all pages present, since only the kernel controls the faults of such
+  // memory. Errors: kHandshakeBad (names the mismatch), kMemoryMapFailed.
   static Result<std::unique_ptr<Memory>> Map(const UniqueFd& exported, uint64_t bytes);
 
   ~HostMemory() override;

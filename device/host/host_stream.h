@@ -1,8 +1,8 @@
-// HostStream: what the host's streams have in common: the number of the last marker that has
-// passed, for the streams that wait for it.
+// HostStream: the common part of the host's streams: the number of the last marker that has passed,
+// for the streams that wait for it.
 //
-// A stream that waits for a marker of another one keeps that number alive, not the stream: once the
-// stream is gone, none of its markers passes any more.
+// A stream that waits for a marker of another one keeps that number alive, not the stream: once
+// that stream is gone, none of its markers passes any more.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ class HostStream : public Stream {
   const std::shared_ptr<Flag> passed_ = std::make_shared<Flag>(0);
 };
 
-// The flag that counts the markers passed by this stream, which must be one of the host device.
+// The counter of markers passed by this stream, which must be one of the host device.
 std::shared_ptr<Flag> PassedOf(const Stream* stream);
 
 }  // namespace tidepool::device

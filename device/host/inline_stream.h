@@ -1,6 +1,6 @@
 // InlineStream: a host stream whose owner executes it, piece by piece, in Progress and Synchronize.
 //
-// One thread. Nothing happens between the owner's calls, so runs repeat exactly.
+// One thread. Nothing happens between the owner's calls, so runs are reproducible.
 #pragma once
 
 #include "base/clock.h"
@@ -23,8 +23,8 @@ class InlineStream final : public HostStream {
   Marker Record() override;
   void WaitMarker(Stream* other, Marker marker) override;
   bool Progress(uint64_t bytes_max) override { return runner_.Run(bytes_max).worked; }
-  // Executes everything up to the marker. Waits for flags of other processes or threads; a flag
-  // that this thread itself would have to write later never comes.
+  // Executes everything up to the marker. Waits for flags of other processes or threads; never
+  // returns if this thread itself would have to write the flag later.
   void Synchronize(Marker marker) override;
 
  private:

@@ -1,14 +1,13 @@
-// OperationQueue: the unbounded first-in first-out queue between the owner of a host stream and
-// the thread that executes it.
+// OperationQueue: the unbounded FIFO queue between the owner of a host stream and the thread that
+// executes it.
 //
 // One producer thread (Push) and one consumer thread (Front, Pop, Blocked...); they may be the
-// same.
-// Invariants:
+// same. Invariants:
 //  1. operations come out in the order of Push;
 //  2. blocks of operations form a singly linked list; only the producer appends, only the consumer
 //     removes;
-//  3. the consumer hands its last emptied block back through spare_, so that a queue in steady use
-//     allocates nothing but calls of kernels.
+//  3. the consumer returns its last emptied block through spare_, so that a queue in steady use
+//     allocates nothing except kernel calls.
 #pragma once
 
 #include <array>
@@ -26,7 +25,7 @@ struct KernelCall {
   alignas(std::max_align_t) std::array<std::byte, kKernelArgumentBytesMax> arguments = {};
 };
 
-// One operation of a stream; its kind says which fields count.
+// One operation of a stream; its kind determines the valid fields.
 struct Operation {
   enum class Kind : uint8_t { kCopy, kZero, kKernel, kWaitFlag, kWaitMarker, kWriteFlag, kMarker };
   Kind kind = Kind::kMarker;
@@ -37,7 +36,7 @@ struct Operation {
   const Flag* wait = nullptr;                        // kWaitFlag
   Flag* write = nullptr;                             // kWriteFlag
   std::unique_ptr<const KernelCall> call = nullptr;  // kKernel
-  // kWaitMarker: the last marker that has passed there.
+  // kWaitMarker: that stream's counter of passed markers.
   std::shared_ptr<const Flag> other = nullptr;
 };
 
@@ -48,7 +47,7 @@ class OperationQueue {
   OperationQueue(const OperationQueue&) = delete;
   OperationQueue& operator=(const OperationQueue&) = delete;
 
-  // What kKernel has: a copy of the arguments.
+  // A kKernel call with a copy of the arguments.
   static std::unique_ptr<const KernelCall> CallOf(const Kernel& kernel, const void* arguments);
   // Producer only.
   void Push(Operation operation);
@@ -68,7 +67,7 @@ class OperationQueue {
   Block* write_block_;         // producer only
   Block* read_block_;          // consumer only; owns the list from here on
   uint32_t read_index_ = 0;    // consumer only
-  std::atomic<Block*> spare_;  // consumer gives, producer takes; null when there is none
+  std::atomic<Block*> spare_;  // set by the consumer, taken by the producer; null if there is none
 };
 
 }  // namespace tidepool::device

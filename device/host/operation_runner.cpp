@@ -71,7 +71,7 @@ uint64_t OperationRunner::Execute(const Operation& operation, uint64_t bytes_max
 
 uint64_t OperationRunner::ZeroPiece(const Operation& operation, uint64_t bytes_max) {
   const uint64_t piece = std::min(operation.value - moved_, bytes_max);
-  if (piece > 0) std::memset(operation.dst + moved_, 0, piece);  // memset takes no null
+  if (piece > 0) std::memset(operation.dst + moved_, 0, piece);  // memset does not accept null
   Moved(operation, piece);
   return std::max(piece, kOperationCost);
 }

@@ -15,10 +15,10 @@
 namespace tidepool::device {
 namespace {
 
-// One piece between two looks at stop_: below 1 ms at 10 GB/s.
+// One piece between two checks of stop_: below 1 ms at 10 GB/s.
 constexpr uint64_t kPieceBytes = 8 * kMiB;
 // A flag is written by another process, a marker passed by another stream's thread; neither wakes
-// this thread: after the spin they are polled at this distance.
+// this thread: after the spin they are polled at this interval.
 constexpr int64_t kFlagPollNs = 20'000;
 
 }  // namespace
@@ -28,7 +28,7 @@ Result<std::unique_ptr<Stream>> ThreadStream::Open(Clock* clock, int64_t spin_ns
   UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event.valid())
     return Status(ErrorId::kInternal, "no eventfd for a copy stream").Why(std::strerror(errno));
-  // A private constructor: make_unique cannot.
+  // make_unique cannot call the private constructor.
   std::unique_ptr<ThreadStream> stream(
       new ThreadStream(clock, std::move(event), spin_ns, std::move(team)));
   try {
@@ -49,7 +49,7 @@ ThreadStream::~ThreadStream() {
 void ThreadStream::Push(Operation operation) {
   queue_.Push(std::move(operation));
   bell_.fetch_add(1, std::memory_order_release);
-  bell_.notify_one();  // a system call only when the thread sleeps
+  bell_.notify_one();  // a system call only if the thread sleeps
 }
 
 void ThreadStream::Copy(void* dst, const void* src, uint64_t bytes) {
@@ -93,8 +93,8 @@ void ThreadStream::Synchronize(Marker marker) {
     (void)poll(&event, 1, -1);  // an interrupted poll is repeated
     ClearEvent();
   }
-  // The event of other markers that passed meanwhile was eaten above: say so again for an owner
-  // that sleeps on it.
+  // The event of other markers that passed meanwhile was consumed above: signal it again for an
+  // owner that sleeps on it.
   Tell();
 }
 
@@ -112,8 +112,8 @@ void ThreadStream::Tell() {
 
 void ThreadStream::Main() {
   for (;;) {
-    // The bell first: a stop that comes after this look has changed the bell, so Rest does not
-    // sleep on it.
+    // Reads the bell first: a stop that comes after this check has changed the bell, so Rest does
+    // not sleep on it.
     const uint32_t seen = bell_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_acquire)) return;
     const OperationRunner::Progress progress = runner_.Run(kPieceBytes);

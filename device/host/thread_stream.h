@@ -1,8 +1,8 @@
 // ThreadStream: a host stream with a thread of its own that executes operations while the owner
 // does other things.
 //
-// The public part belongs to the owner's thread, Main and what it calls to the stream's thread.
-// They meet in the operation queue, the runner's passed counter, bell_ and event_. Drawn:
+// The public part belongs to the owner's thread; Main and what it calls, to the stream's thread.
+// They share the operation queue, the runner's passed counter, bell_ and event_. The protocol:
 //
 //   owner                                        thread
 //   Push(op)                                     Run ...
@@ -32,11 +32,11 @@ namespace tidepool::device {
 
 class ThreadStream final : public HostStream {
  public:
-  // `team` helps with large copies; null: the stream's thread copies alone. The thread spins and
-  // sleeps by `clock`, which outlives the stream. Errors: kInternal (no thread or descriptor left).
+  // `team` helps with large copies; null: the stream's thread copies alone. `clock`, which outlives
+  // the stream, times spinning and sleeping. Errors: kInternal (no thread or descriptor left).
   static Result<std::unique_ptr<Stream>> Open(Clock* clock, int64_t spin_ns,
                                               std::shared_ptr<CopyTeam> team);
-  // Drops what has not been done; waits for the piece in progress.
+  // Drops operations that have not been done; waits for the piece in progress.
   ~ThreadStream() override;
 
   void Copy(void* dst, const void* src, uint64_t bytes) override;
@@ -61,7 +61,7 @@ class ThreadStream final : public HostStream {
   void Push(Operation operation);
   void Main();
   // Spins once, or, after spin_ns_ without work, sleeps until there may be something to do. `seen`:
-  // bell_ before the last look.
+  // bell_ before the last check.
   void Rest(OperationRunner::State state, uint32_t seen);
   // Makes event_ readable.
   void Tell();
@@ -72,7 +72,7 @@ class ThreadStream final : public HostStream {
   OperationRunner runner_;
   const int64_t spin_ns_;
   const UniqueFd event_;
-  std::atomic<uint32_t> bell_{0};  // counts reasons to look again; the stream's thread sleeps on it
+  std::atomic<uint32_t> bell_{0};  // counts reasons to check again; the thread sleeps on it
   std::atomic<bool> stop_{false};
   std::atomic<bool> told_{false};  // event_ is readable and the owner has not cleared it
   Marker last_marker_ = 0;         // owner only
