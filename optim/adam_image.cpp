@@ -1,6 +1,6 @@
 #include "optim/adam_image.h"
 
-// The file that nvcc made of adam_kernel.cu, as it is. A fatbin is read in words of eight bytes.
+// The file that nvcc made from adam_kernel.cu, unchanged. A fatbin is read in words of eight bytes.
 __asm__(
     ".section .rodata\n"
     ".balign 64\n"

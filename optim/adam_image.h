@@ -1,4 +1,4 @@
-// AdamImage: the code of the Adam kernels (adam_kernel.cu) for GPUs, in a build that has it
+// AdamImage: the GPU code of the Adam kernels (adam_kernel.cu), in a build that has it
 // (adam_image.cpp) or not (adam_image_absent.cpp).
 #pragma once
 

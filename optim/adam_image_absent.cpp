@@ -1,8 +1,7 @@
 #include "optim/adam_image.h"
 
-// For builds without the CUDA compiler: a module with nothing in it. Whether that will do is the
-// driver's to say: a GPU's looks for the functions there, the stand-in of the tests has them
-// itself.
+// For builds without the CUDA compiler: an empty module. The driver decides whether that is enough:
+// a GPU's driver looks for the functions in it, the tests' fake driver has them itself.
 
 namespace tidepool::optim {
 

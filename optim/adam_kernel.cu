@@ -1,6 +1,6 @@
 #include "optim/adam_share.h"
 
-// One function for each form of optim/adam_share.h, with the name that stands there.
+// One function for each form of optim/adam_share.h, with its name there.
 #define TIDEPOOL_ADAM_FUNCTION(name, ...)                                                        \
   extern "C" __global__ void __launch_bounds__(tidepool::optim::kAdamThreads) name(              \
       const tidepool::optim::AdamArguments<tidepool::optim::AdamShare<__VA_ARGS__>> arguments) { \

@@ -1,15 +1,15 @@
 // AdamShare: the elements that one of many threads updates by Adam or AdamW: the body of the GPU's
-// kernel, which a host runs as well, so that a test without a GPU compares its bits with the scalar
-// reference's.
+// kernel, which a host runs as well, so that a test without a GPU can compare its bits with those
+// of the scalar reference.
 //
 // The arithmetic of an element is the rule's Step (rules/adam.h), between the conversions of
-// element_types.h: the same code as in the host's wide loops. Who compiles this must not contract
+// element_types.h: the same code as in the host's wide loops. Its compiler must not contract
 // a*b+c, must round square roots and quotients correctly, and flushes denormals where the host form
 // runs with FlushDenormals: for nvcc -fmad=false -prec-sqrt=true -prec-div=true -ftz=true.
 //
-// Threads take vectors of four elements in turn, neighbours beside each other, so that a warp reads
-// whole lines; the elements behind the last whole vector, or all where a plane does not begin at a
-// multiple of 16 bytes (8 for 16-bit planes), are taken one by one.
+// Threads take vectors of four elements in turn, neighbouring threads beside each other, so that a
+// warp reads whole lines. The elements behind the last whole vector, or all if a plane does not
+// begin at a multiple of 16 bytes (8 for 16-bit planes), are taken one by one.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,15 @@ namespace tidepool::optim {
 namespace {
 
 constexpr uint64_t kVectorElements = 4;
-constexpr unsigned kAdamThreads = 256;  // threads of one block of a GPU
+constexpr unsigned kAdamThreads = 256;  // threads per block of a GPU
 
-// Neighbours that are loaded and stored by one instruction.
+// Neighbours that one instruction loads and stores.
 template <typename Stored>
 struct __attribute__((may_alias, aligned(kVectorElements * sizeof(Stored)))) ElementVector {
   Stored at[kVectorElements];
 };
 
-// Stands for "no 16-bit copy".
+// Means "no 16-bit copy".
 struct NoCopy {
   using Stored = uint16_t;
 };
@@ -43,8 +43,8 @@ struct AdamPlanes {
   const typename Gradient::Stored* gradient;
   uint16_t* param16;  // null: none
   uint64_t count;
-  int64_t from;  // in elements: the states are read so far from where they are written
-  bool vectors;  // every plane begins where a vector may
+  int64_t from;  // in elements: distance from where states are written to where they are read
+  bool vectors;  // every plane is aligned for vectors
 };
 
 template <typename Gradient_, typename Param, typename Rule_>
@@ -127,7 +127,7 @@ AdamPlanes<Gradient> AdamPlanesOf(const UpdateSpan& span, int64_t from = 0) {
   return planes;
 }
 
-// What a kernel is given.
+// The arguments of a kernel.
 template <typename Share>
 struct AdamArguments {
   typename Share::Factors factors;
@@ -154,8 +154,8 @@ TP_BOTH_SIDES inline void Run(const AdamArguments<Share>& arguments, uint64_t th
   X(tidepool_adam_bf16_bf16, Bf16Element, Bf16Element, AdamRule<false>) \
   X(tidepool_adam_f16_f16, F16Element, F16Element, AdamRule<false>)
 
-// Calls `run` with the AdamShare of what the span asks for and its planes. `from`: as
-// AdamPlanes::from. Requires WhyNotOnStream (adam_stream.h) to have no objection.
+// Calls `run` with the AdamShare for the span, and its planes. `from`: as AdamPlanes::from.
+// Requires that WhyNotOnStream (adam_stream.h) returns null.
 template <typename Rule, typename Gradient, typename Run>
 void WithCopy(const UpdateSpan& span, int64_t from, const Run& run) {
   if (span.param16 == nullptr)

@@ -1,5 +1,5 @@
-// The global gradient norm: what a scan of one parameter gives, and how the sums of all parameters
-// become one clip factor.
+// The global gradient norm: the result of scanning one parameter, and how the sums of all
+// parameters become one clip factor.
 //
 // Any thread; pure functions. The order of every addition is fixed by the parameter alone, so the
 // norm does not depend on chunk size, workers or instruction set.
@@ -16,7 +16,7 @@ namespace tidepool::optim {
 inline constexpr uint64_t kScanBlockElements = 1024;
 inline constexpr uint64_t kScanLanes = 16;
 
-// What a scan of one parameter's gradients gives.
+// The result of scanning one parameter's gradients.
 struct ScanResult {
   double sum_squares;  // of raw (still loss-scaled) gradients, in fp64; +inf where not finite
   bool finite;         // no element is inf or NaN

@@ -12,13 +12,13 @@
 
 namespace tidepool::optim {
 
-// The numbers of the rule.
+// The parameters of loss scaling.
 struct LossScalerSpec {
   double initial_scale = 65536;
   double growth_factor = 2;
   double backoff_factor = 0.5;
   uint32_t growth_interval = 2000;  // good steps in a row before the scale grows
-  uint32_t hysteresis = 1;          // overflows that it takes before the scale falls; 1: each one
+  uint32_t hysteresis = 1;          // overflows in a row before the scale falls; 1: every one
   double min_scale = 1;
   double max_scale = 4294967296.0;  // 2^32, so that scale and 1 / scale stay far inside fp32
 };
@@ -33,19 +33,19 @@ class LossScaler {
     double scale;
     uint32_t good_steps;       // in a row
     uint32_t hysteresis_left;  // overflows until the scale falls, this one included
-    uint64_t skipped_steps;    // in all: steps without an update
+    uint64_t skipped_steps;    // total steps without an update
   };
 
   // Requires a checked spec.
   explicit LossScaler(const LossScalerSpec& spec);
-  // Goes on from a state that an earlier object of the same spec gave.
+  // Continues from a state that an earlier object of the same spec returned.
   LossScaler(const LossScalerSpec& spec, const State& state);
 
-  // The verdict of one step. False: it overflowed and must be skipped.
+  // Notes the verdict of one step. False: it overflowed and must be skipped.
   bool Update(bool gradients_finite);
 
   double scale() const { return state_.scale; }
-  // An overflow at this scale means that training itself diverges: no smaller scale will help.
+  // An overflow at this scale means that training itself diverges: a smaller scale would not help.
   bool at_minimum() const { return state_.scale <= spec_.min_scale; }
   const State& state() const { return state_; }
 

@@ -1,4 +1,4 @@
-// The table of update rules: one line each. A rule's number in StepFactors is its place in this
+// The table of update rules, one line each. A rule's number in StepFactors is its index in this
 // list.
 //
 // For the files that are compiled once per instruction set, the scalar reference and

@@ -1,7 +1,7 @@
 // Learning-rate schedules: constant, linear and cosine, each with a linear warm-up and a lowest
 // rate.
 //
-// Any thread; a pure function of the step, so a restarted run needs no state but its step number.
+// Any thread; a pure function of the step, so a restarted run needs only its step number.
 //
 //   lr |      ____            warm-up: base * step / warmup_steps, so step 1 already learns
 //      |    /      \          then from base at warmup_steps down to min_lr at total_steps, and
@@ -16,16 +16,16 @@
 
 namespace tidepool::optim {
 
-// The form of the curve behind the warm-up.
+// The shape of the curve after the warm-up.
 enum class ScheduleKind : uint8_t { kConstant, kLinear, kCosine };
 
-// A curve with its numbers.
+// A schedule's parameters.
 struct ScheduleSpec {
   ScheduleKind kind = ScheduleKind::kConstant;
   double base_lr = 1e-3;
   double min_lr = 0;          // for linear and cosine
   uint64_t warmup_steps = 0;  // 0: none
-  uint64_t total_steps = 0;   // where linear and cosine reach min_lr
+  uint64_t total_steps = 0;   // step at which linear and cosine reach min_lr
 };
 
 // "constant", "linear" or "cosine". Errors: kConfigBadValue.

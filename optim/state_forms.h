@@ -1,11 +1,11 @@
-// The forms of the states in the wide loops: how a block of 64 elements is read, stepped and stored
+// The forms of the states in the wide loops: how a block of 64 elements is read, updated and stored
 // (see element_types.h for the rule about what this may contain).
 //
-// Elementwise forms are one loop: read, step, store. Where every plane has 16 bits an element, the
-// loop goes over words of two neighbours, each of which is worked on in its own half: no lane of a
-// vector ever moves to another one. The 8-bit form needs the largest moment of a block before it
-// can store any, so it steps 32 elements first and encodes them then. How numbers are encoded:
-// base/formats/split_float.h and optim/kernels/state_scalar.h say it in plain code.
+// Elementwise forms are one loop: read, step, store. If every plane has 16 bits per element, the
+// loop goes over words of two neighbours, each processed in its own half, so that no vector lane
+// ever moves to another. The 8-bit form needs the largest moment of a block before it can store
+// any, so it steps 32 elements first and encodes them then. base/formats/split_float.h and
+// optim/kernels/state_scalar.h give the encodings in plain code.
 #pragma once
 
 #include <immintrin.h>
@@ -29,12 +29,12 @@ struct Block {
   float* variance_scales;
   uint32_t random_low, random_high;  // the halves of the key
   uint32_t random_pair;              // of the first two elements
-  // param16 is only written, and begins a cache line: it goes around the caches.
+  // True if param16 is only written, and is aligned to a cache line: it bypasses the caches.
   bool streams = false;
 };
 
-// Stores a block's 16-bit copies to a plane whose lines nobody has read: a plain store would read
-// each line before it is overwritten. Other threads see them in order only after a fence
+// Stores a block's 16-bit copies to a plane whose lines have not been read: a plain store would
+// read each line before it is overwritten. Other threads see the stores in order only after a fence
 // (UpdateLoop::Run).
 inline void StreamBlock(void* to, const uint16_t* from) {
 #if defined(__AVX512F__)
@@ -65,7 +65,7 @@ inline void StreamBlock(void* to, const uint16_t* from) {
   }
 }
 
-// 16 random bits for each of two neighbours, low ones for the even one. (Mixing steps of C.
+// 16 random bits for each of two neighbours, the low ones for the even one. (Mixing steps of C.
 // Wellons' "lowbias32".)
 inline uint32_t RandomPair(uint32_t pair, uint32_t low, uint32_t high) {
   uint32_t x = pair + low;
@@ -84,7 +84,7 @@ inline uint32_t PlainNan(float value) {
   return (bits & kF32Magnitude) > kF32Inf ? 0x7FC00000U : bits;
 }
 
-// Stands for "no 16-bit parameters".
+// Means "no 16-bit parameters".
 struct NoElement {
   using Stored = uint16_t;
 };
@@ -107,7 +107,7 @@ struct WholeMaster {
   uint16_t* const param;
 };
 
-// The parameter and a rest.
+// The split master: the parameter and a rest.
 struct SplitMaster {
   static constexpr uint64_t kBytes = 2;
   static constexpr uint64_t kParamBytes = 2;
@@ -173,7 +173,7 @@ struct ElementForm {
   }
 };
 
-// Two neighbours of a plane of 16-bit numbers; the even one lies in the low half.
+// Two neighbours of a plane of 16-bit numbers; the even one is in the low half.
 using Pair = uint32_t __attribute__((may_alias));
 constexpr uint32_t kTopHalf = 0xFFFF0000;
 
@@ -183,7 +183,7 @@ inline float EvenOf(uint32_t pair) {
 inline float OddOf(uint32_t pair) {
   return FloatOf(pair & kTopHalf);
 }
-// Cuts both to 16 bits after adding to the part that is cut off. A NaN stays one: none in these
+// Truncates both to 16 bits after adding to the truncated part. A NaN stays one: none in these
 // loops has more than 16 bits.
 inline uint32_t CutPair(float even, uint32_t even_add, float odd, uint32_t odd_add) {
   return ((BitsOf(even) + even_add) >> 16) | ((BitsOf(odd) + odd_add) & kTopHalf);
@@ -210,8 +210,8 @@ struct GradientPairs<F32Element> {
   }
 };
 
-// Split master and bf16 moments, which are rounded up with the probability that the cut-off part is
-// worth.
+// Split master and bf16 moments, which are rounded up with a probability equal to the truncated
+// fraction.
 struct PairForm {
   using Master = SplitMaster;
   static constexpr uint64_t kMomentBytes = 2;
@@ -236,7 +236,7 @@ struct PairForm {
       if constexpr (Rule::kVariance) even.v = EvenOf(variance[j]), odd.v = OddOf(variance[j]);
       Rule::Step(f, GradientPairs<Gradient>::Even(b.gradient, j) * scale, &even);
       Rule::Step(f, GradientPairs<Gradient>::Odd(b.gradient, j) * scale, &odd);
-      // The rest is what the low half of the master says, read as a signed number.
+      // The rest is the low half of the master, read as a signed number.
       high[j] = CutPair(even.p, 0x8000, odd.p, 0x8000);
       rest[j] = (BitsOf(even.p) & ~kTopHalf) | (BitsOf(odd.p) << 16);
 
@@ -250,7 +250,7 @@ struct PairForm {
   }
 };
 
-// 1 / scale; 0 where that would not be a normal number (all codes are 0 then) or the scale is not
+// 1 / scale; 0 if that would not be a normal number (all codes are 0 then) or the scale is not
 // finite.
 inline float InverseOf(float scale) {
   return scale >= 0x1p-126F ? 1.0F / scale : 0.0F;
@@ -279,8 +279,8 @@ inline float DecodeMomentum(int8_t code, float scale) {
   return code == 0 ? 0.0F : m;
 }
 
-// Code of the root of a variance. Only zero itself gets code 0: a denominator must not vanish by
-// rounding.
+// Code of the root of a variance. Only zero itself gets code 0: rounding must not make a
+// denominator zero.
 inline uint8_t EncodeRoot(float root, float inverse, uint32_t random) {
   const float steps = Limited(root * inverse * 255.0F, 255.0F);
   const int32_t code =
@@ -298,11 +298,11 @@ struct Split8Form {
   static constexpr uint64_t kMomentBytes = 1;
   static constexpr bool kScaled = true;
 
-  // What a scale block's elements become, before they are encoded.
+  // The new values of a scale block's elements, before they are encoded.
   struct Stepped {
     alignas(64) float m[kScaleBlockElements];
     alignas(64) float root[kScaleBlockElements];
-    // Largest magnitudes, as bits: the order of additions cannot matter.
+    // Largest magnitudes, as bits: their maximum does not depend on the order.
     uint32_t m_max = 0, root_max = 0;
   };
 

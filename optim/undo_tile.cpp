@@ -19,11 +19,11 @@ constexpr int kBeginShift = 3;
 constexpr uint64_t kVersionLimit = 1ULL << (64 - kVersionShift);
 constexpr uint64_t kBeginLimit = 1ULL << (kVersionShift - kBeginShift);
 constexpr uint64_t kStateMask = 7;
-// States as they are stored; an open tile of 64 << n elements is kStoredOpen + n.
+// Stored states; an open tile of 64 << n elements is kStoredOpen + n.
 constexpr uint64_t kStoredClosed = 0, kStoredFinished = 1, kStoredOpen = 2;
 constexpr uint64_t kStoredOpenMax = kStoredOpen + 2;
 static_assert(kTileElementsMin << (kStoredOpenMax - kStoredOpen) == kTileElementsMax);
-// What the loops write (BlockUndo): the layout of an area, and the word of the next tile.
+// The layout that the loops write (BlockUndo): an area, and the word of the next tile.
 static_assert(kUpdateTileElements == kTileElementsMin && kNextBlockWord == 1 << kBeginShift);
 static_assert(offsetof(UndoArea, piece) == kAreaPiece * 8 &&
               offsetof(UndoArea, version) == kAreaVersion * 8);
@@ -31,9 +31,9 @@ static_assert(offsetof(UndoArea, begin) == kAreaBegin * 8 &&
               offsetof(UndoArea, count) == kAreaCount * 8);
 static_assert(offsetof(UndoArea, values) == kAreaValues * 8);
 
-// Keeps the compiler from moving stores over this place. A killed thread has done its instructions
-// in program order, as a signal handler on the same thread would see them, so no instruction is
-// needed.
+// Keeps the compiler from moving stores across this point. A killed thread has done its
+// instructions in program order, as a signal handler on the same thread would see them, so no
+// instruction is needed.
 void OrderForKill() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
@@ -123,19 +123,19 @@ void Finish(const Tiles& tiles) {
   TP_POINT("optim.piece_finished");
 }
 
-// The first run that ends behind `element`; the end of the runs where there is none.
+// The first run that ends behind `element`; the end of the runs if there is none.
 const GroupRun* RunFrom(const Piece& piece, uint64_t element) {
   return std::partition_point(piece.runs.data(), piece.runs.data() + piece.runs.size(),
                               [=](const GroupRun& run) { return run.end <= element; });
 }
 
-// The run that `element` lies in, or null.
+// The run that contains `element`, or null.
 const GroupRun* RunAt(const Piece& piece, uint64_t element) {
   const GroupRun* run = RunFrom(piece, element);
   return run != piece.runs.data() + piece.runs.size() && run->begin <= element ? run : nullptr;
 }
 
-// The first element that has its old value.
+// The first element with its old value.
 uint64_t FirstElement(const Tiles& tiles) {
   const Progress at = tiles.progress->Load();
   TP_CHECK(tiles.identity != 0, "piece identity 0 means an empty undo area");
@@ -242,8 +242,8 @@ void TileUpdate::OpenTile(const Tiles& tiles, uint64_t first, uint64_t count,
   TP_POINT("optim.tile_progress");
 }
 
-// The area is empty while it is written: a half-written one must not pass for the tile that it held
-// before.
+// The area is marked empty while it is written: a half-written one must not be taken for the tile
+// that it held before.
 void TileUpdate::SaveTile(const Tiles& tiles, uint64_t first, uint64_t count,
                           UndoArea* area) const {
   if (!TP_PLANTED("optim.undo_not_emptied")) area->piece.store(0, std::memory_order_relaxed);
@@ -308,7 +308,7 @@ static RestoreOutcome RestoreTiles(const Tiles& tiles, std::span<const UndoArea>
                    if (!TP_PLANTED("optim.tile_not_restored"))
                      std::memcpy(plane, area.values + from, bytes);
                  });
-    // From here on the area is free for any worker: the tile needs no undo until it is saved again.
+    // From here on any worker may reuse the area: the tile needs no undo until it is saved again.
     tiles.progress->Store({at.version, at.begin, Progress::State::kClosed});
     TP_POINT("optim.tile_restored");
     return RestoreOutcome::kRestored;

@@ -10,8 +10,8 @@
 //   2. progress word := (version, first element, open)                        optim.tile_progress
 //   3. update the tile in place                                               optim.tile_written
 // and, after the last one, progress word := (version, finished)               optim.piece_finished
-// The loops themselves are killed at a store to the first or last plane in the middle of what they
-// are called for: optim.first_plane_stored, optim.last_plane_stored (TP_STORE_POINT).
+// The loops themselves are killed at a store to the first or last plane in the middle of a call:
+// optim.first_plane_stored, optim.last_plane_stored (TP_STORE_POINT).
 //
 //   tile      0          1          2
 //   area 0    save 0 ............   save 2
@@ -29,12 +29,12 @@
 //    logging with undo and redo, per tile).
 // 4. The progress word belongs to the piece, not to the worker: a finished piece stays finished
 //    when its worker takes the next one.
-// 5. The progress word says where a tile begins, in elements, and how large an open one is: tiles
-//    of updates and of additions differ.
+// 5. The progress word says at which element a tile begins, and how large an open one is: tiles of
+//    updates and of additions differ.
 // A crash here is a killed process: stores take effect in program order. Power loss ends the memory
 // itself and is not covered.
-// A 16-bit copy beside an fp32 master needs no undo (a repeated tile writes it again); that of a
-// split master is half of it, and has one.
+// A 16-bit copy beside an fp32 master needs no undo (a repeated tile writes it again); the copy of
+// a split master is half of it, and has one.
 #pragma once
 
 #include <array>
@@ -49,25 +49,25 @@
 
 namespace tidepool::optim {
 
-// Tiles begin at multiples of their length; a scale block never lies in two of them. That of an
-// update is a block of the loops: what was saved a moment ago is still in the first cache when it
-// is changed. An addition changes a third as much, and its tiles are saved by a call.
+// Tiles begin at multiples of their length; a scale block never spans two of them. An update's tile
+// is a block of the loops: values saved a moment ago are still in the first-level cache when they
+// are changed. An addition changes a third as much, and its tiles are saved by a call.
 inline constexpr uint64_t kUpdateTileElements = 64;
 inline constexpr uint64_t kAddTileElements = 256;
 inline constexpr uint64_t kTileElementsMin = 64;
 inline constexpr uint64_t kTileElementsMax = 256;
 
-// How the update runs; bits never depend on it. Measured at start (memserver/update/tuning.h), or
-// given.
+// Parameters of the update; bits never depend on them. Measured at start
+// (memserver/update/tuning.h), or given.
 struct Tuning {
   uint32_t prefetch_elements = kPrefetchElements;
-  // A test's: the loops are called once a tile, so that there is a point between any two.
+  // For tests: the loops are called once per tile, so that there is a point between any two.
   bool each_tile = false;
 
   bool operator==(const Tuning&) const = default;
 };
 
-// How far a piece has come; one 64-bit value. Zero: version 0, nothing begun.
+// The progress of a piece; one 64-bit value. Zero: version 0, nothing begun.
 struct Progress {
   enum class State : uint8_t {
     // Elements below `begin` hold the new values, the others the old ones; no tile is open.
@@ -76,9 +76,9 @@ struct Progress {
     kFinished = 2,  // all elements hold the new values
   };
   uint64_t version = 0;  // below 2^39
-  uint64_t begin = 0;    // a multiple of kTileElementsMin, below 2^28; 0 where finished
+  uint64_t begin = 0;    // a multiple of kTileElementsMin, below 2^28; 0 if finished
   State state = State::kClosed;
-  // Elements of the open tile, unless the piece ends in it; 0 where none is open.
+  // Elements of the open tile, unless the piece ends in it; 0 if none is open.
   uint64_t open = 0;
 
   bool operator==(const Progress&) const = default;
@@ -89,9 +89,9 @@ struct Progress {
 // elements. States 5 to 7 are impossible.
 class ProgressWord {
  public:
-  // State 5 to 7 is read as an open tile of 0 elements, which nobody can restore.
+  // A state from 5 to 7 is read as an open tile of 0 elements, which cannot be restored.
   Progress Load() const;
-  // All earlier stores of this thread come before it, all later ones after it.
+  // Ordered after all earlier stores of this thread and before all later ones.
   void Store(const Progress& progress);
   static uint64_t BitsOf(const Progress& progress);
 
@@ -100,8 +100,8 @@ class ProgressWord {
 };
 static_assert(sizeof(ProgressWord) == 8 && std::atomic<uint64_t>::is_always_lock_free);
 
-// A plane that an update changes in place: 8 to 32 bits an element, or 1: a scale of 32 bits for
-// each block of 32.
+// A plane that an update changes in place: 8 to 32 bits per element, or 1: a scale of 32 bits per
+// block of 32.
 struct ChangedPlane {
   std::byte* data = nullptr;
   uint64_t bits = 0;
@@ -109,8 +109,8 @@ struct ChangedPlane {
 inline constexpr uint32_t kChangedPlanesMax = 6;
 using ChangedPlanes = std::array<ChangedPlane, kChangedPlanesMax>;  // null behind the last
 
-// One undo area: which tile it holds, and the tile's old values, plane behind plane. Zeroed memory
-// is an empty area.
+// One undo area: the tile that it holds, and the tile's old values, plane behind plane. Zeroed
+// memory is an empty area.
 struct alignas(64) UndoArea {
   // fp32 master, momentum and variance: no form of states has more.
   static constexpr uint64_t kBytesMax = kTileElementsMax * 12;
@@ -124,8 +124,8 @@ struct alignas(64) UndoArea {
 };
 static_assert(sizeof(UndoArea) == 64 + UndoArea::kBytesMax);
 
-// Elements [begin, end) of a piece that share one set of factors: a parameter, or the part of one
-// that lies in the piece.
+// Elements [begin, end) of a piece that share one set of factors: a parameter, or its part in the
+// piece.
 struct GroupRun {
   uint64_t begin;
   uint64_t end;
@@ -138,14 +138,14 @@ struct Piece {
   uint64_t identity;  // not 0; unique among all pieces in kept memory, and the same after a restart
   uint64_t version;   // of the update; the progress word holds an older one before it
   UpdateSpan planes;
-  std::span<const GroupRun> runs;  // ascending, disjoint; elements in none of them are left alone
+  std::span<const GroupRun> runs;  // ascending, disjoint; elements outside of all are left alone
   ProgressWord* progress;
 };
 
 // sum[i] += addend[i] for one micro-batch of one shard, exactly once.
 struct AddPiece {
   uint64_t identity;  // as above
-  // Takes the version's place: grows with every addition that uses this progress word.
+  // Corresponds to the version: grows with every addition that uses this progress word.
   uint64_t sequence;
   float* sum;
   const void* addend;  // does not change before the piece is finished
@@ -156,7 +156,7 @@ struct AddPiece {
 // A piece's progress counts in units of kTileElementsMin, in 22 bits.
 inline constexpr uint64_t kPieceElementsMax = (uint64_t{1} << 22) * kTileElementsMin;
 
-struct Tiles;  // what an update and an addition have in common
+struct Tiles;  // the common part of an update and an addition
 
 class TileUpdate {
  public:
@@ -166,7 +166,7 @@ class TileUpdate {
   void SetTuning(const Tuning& tuning) { tuning_ = tuning; }
 
   // Brings `piece` to its version: from its first tile, or from where an interrupted run stopped;
-  // nothing if it is finished. No tile of it may be open (see RestoreOpenTile).
+  // does nothing if it is finished. No tile of it may be open (see RestoreOpenTile).
   void Run(const Piece& piece);
   void Add(const AddPiece& piece);
 
@@ -176,7 +176,7 @@ class TileUpdate {
   // piece ends in it.
   void OpenTile(const Tiles& tiles, uint64_t first, uint64_t count, uint64_t length) const;
   void SaveTile(const Tiles& tiles, uint64_t first, uint64_t count, UndoArea* area) const;
-  // `count` elements of one parameter: whole tiles, each opened by the loops.
+  // Updates `count` elements of one parameter: whole tiles, each opened by the loops.
   void UpdateWholeTiles(const Piece& piece, const GroupRun& run, uint64_t first,
                         uint64_t count) const;
   void UpdateCutTile(const Piece& piece, uint64_t first, uint64_t count) const;
@@ -186,15 +186,15 @@ class TileUpdate {
   Tuning tuning_;
 };
 
-// What RestoreOpenTile found.
+// The result of RestoreOpenTile.
 enum class RestoreOutcome {
-  kNothingOpen,  // Run goes on, or does nothing where the piece is finished
-  kRestored,     // the open tile has its old values again; Run goes on with it
+  kNothingOpen,  // Run continues, or does nothing if the piece is finished
+  kRestored,     // the open tile has its old values again; Run continues with it
   kUndoLost,     // kept memory contradicts itself; do not trust the piece
 };
 
-// Recovery of one piece. Call it for *every* piece before any worker runs, because a worker
-// overwrites its areas; `areas` are those of all workers. May itself be interrupted and repeated.
+// Recovers one piece. Call it for *every* piece before any worker runs, because a worker overwrites
+// its areas; `areas` are those of all workers. May itself be interrupted and repeated.
 RestoreOutcome RestoreOpenTile(const Piece& piece, std::span<const UndoArea> areas);
 RestoreOutcome RestoreOpenTile(const AddPiece& piece, std::span<const UndoArea> areas);
 

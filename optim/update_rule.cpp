@@ -9,7 +9,7 @@
 namespace tidepool::optim {
 namespace {
 
-// Fills `factors` by the first rule of the list that serves the job; false when there is none.
+// Fills `factors` by the first rule of the list that serves the job; false if there is none.
 template <typename... Rules>
 bool Fill(RuleList<Rules...> /*list*/, const OptimizerSpec& spec, const StepScalars& step,
           const GroupScalars& group, StepFactors* factors) {
@@ -30,7 +30,7 @@ bool Fill(RuleList<Rules...> /*list*/, const OptimizerSpec& spec, const StepScal
 }
 
 uint64_t BytesOfMoment(StateForm form) {
-  return MomentBytes(form, 64) / 64;  // an element's; the scales of 64 are fewer bytes
+  return MomentBytes(form, 64) / 64;  // per element; the scales of 64 are fewer bytes
 }
 
 void Move(void** plane, uint64_t bytes) {

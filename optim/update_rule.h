@@ -1,5 +1,5 @@
-// What a job, a step and a parameter group contribute to an update as numbers: the factors that the
-// loops use.
+// The factors of an update, computed from a job, a step and a parameter group, as the loops use
+// them.
 //
 // Any thread; pure functions. The rules themselves are in optim/rules/.
 #pragma once
@@ -19,7 +19,7 @@ StepFactors MakeFactors(const OptimizerSpec& spec, const StepScalars& step,
 uint64_t RandomKey(uint64_t parameter_seed, uint64_t version);
 
 // Elements [first, first + count) of `span`, which must lie inside it. kSplitBf16, kSplit8: `first`
-// begins a scale block.
+// must start a scale block.
 UpdateSpan Slice(const UpdateSpan& span, uint64_t first, uint64_t count);
 
 }  // namespace tidepool::optim

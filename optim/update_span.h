@@ -1,4 +1,4 @@
-// UpdateSpan and StepFactors: what the loops of an update work on, and the numbers that they use.
+// UpdateSpan and StepFactors: the memory that the loops of an update work on, and their factors.
 //
 // Any thread; plain values. Factors are computed in double, elements in fp32.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace tidepool::optim {
 
-// The same for all parameters of one step; part of the step record.
+// Shared by all parameters of one step; part of the step record.
 struct StepScalars {
   double lr = 0;
   uint64_t optimizer_step = 1;  // 1-based; steps skipped for an overflow do not count
@@ -19,7 +19,7 @@ struct StepScalars {
   float gradient_scale = 1;
 };
 
-// What a parameter group contributes.
+// The numbers of a parameter group.
 struct GroupScalars {
   double lr_scale = 1;
   double weight_decay = 0;
@@ -27,29 +27,29 @@ struct GroupScalars {
 
 inline constexpr uint64_t kFactorBytes = 48;
 
-// What a loop needs, rounded once to fp32. Made by MakeFactors, one per step and group.
+// The factors of a loop, rounded once to fp32. Made by MakeFactors, once per step and group.
 struct StepFactors {
-  uint32_t rule = 0;  // place in AllRules (optim/rules.h)
+  uint32_t rule = 0;  // index in AllRules (optim/rules.h)
   float gradient_scale = 1;
   alignas(8) std::byte numbers[kFactorBytes] = {};  // the rule's own
 };
 
-// From where stochastic rounding takes its bits: a pure function of seed, version, parameter and
-// the element's place in the parameter, so the result does not depend on chunks, tiles, workers or
-// restarts.
+// The start of the random bits for stochastic rounding: a pure function of seed, version, parameter
+// and the element's index in the parameter, so the result does not depend on chunks, tiles, workers
+// or restarts.
 struct RandomPlace {
   uint64_t key = 0;    // RandomKey
   uint64_t index = 0;  // of the first element, in its parameter; even
 };
 
-// Distance at which the loops prefetch where nobody has measured a better one.
+// Prefetch distance of the loops unless a better one was measured.
 inline constexpr uint32_t kPrefetchElements = 512;
 
 // The crash-safe form of an update (optim/undo_tile.h) of a span of whole blocks of 64 elements:
-// before a block is changed, its old values go to areas[block % 2] and the progress word says that
-// it is open.
+// before a block is changed, its old values go to areas[block % 2] and the progress word marks it
+// as open.
 struct BlockUndo {
-  uint64_t* areas[2] = {};       // UndoArea; the block's number is that of its place in the piece
+  uint64_t* areas[2] = {};       // UndoArea; blocks are numbered by their place in the piece
   uint64_t* progress = nullptr;  // ProgressWord; null: no undo
   uint64_t identity = 0;         // of the piece
   uint64_t version = 0;
@@ -62,8 +62,8 @@ inline constexpr uint64_t kNextBlockWord = 8;
 enum AreaWord { kAreaPiece = 0, kAreaVersion = 1, kAreaBegin = 2, kAreaCount = 3, kAreaValues = 8 };
 
 // Equal element ranges of the planes of one chunk. The caller owns the memory; planes do not
-// overlap. Planes start at a multiple of 64 B (their blocks of 64 elements then do too); slower,
-// but right, otherwise. A plane that the rule does not need is null.
+// overlap. Planes start at a multiple of 64 B (so their blocks of 64 elements do too); other starts
+// are slower, but correct. A plane that the rule does not need is null.
 struct UpdateSpan {
   // kF32: fp32[count]; else int16[count], the rest of the split master, 0 beside a NaN; changed.
   void* master = nullptr;
@@ -77,7 +77,7 @@ struct UpdateSpan {
   DType param16_dtype = DType::kBF16;  // kBF16 or kF16
   uint64_t count = 0;
   StateForm states = StateForm::kF32;
-  // kSplit8: one a block of kScaleBlockElements, of which the span starts with a whole one.
+  // kSplit8: one per block of kScaleBlockElements; the span starts with a whole block.
   float* momentum_scales = nullptr;
   float* variance_scales = nullptr;
   RandomPlace random = {};  // kSplitBf16, kSplit8

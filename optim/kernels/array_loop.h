@@ -20,8 +20,8 @@ using FloatRegister = float __attribute__((vector_size(kRegisterBytes)));
 using FloatHalf = float __attribute__((vector_size(kRegisterBytes / 2)));
 using DoubleRegister = double __attribute__((vector_size(kRegisterBytes)));
 
-// Copies by registers: for the 1 KiB pieces of an undo area it is faster than memcpy, which first
-// looks for the best way.
+// Copies through registers: for the 1 KiB pieces of an undo area this is faster than memcpy, which
+// first selects a method.
 void Copy(void* to, const void* from, uint64_t bytes) {
   auto* const target = static_cast<unsigned char*>(to);
   const auto* const source = static_cast<const unsigned char*>(from);

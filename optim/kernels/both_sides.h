@@ -1,5 +1,5 @@
-// Marks and built-ins of code that a host compiler and the CUDA compiler both compile, so that the
-// arithmetic of an element stands once.
+// Macros for code that a host compiler and the CUDA compiler both compile, so that the arithmetic
+// of an element is written once.
 //
 // For the loop headers only (element_types.h, rules/). TP_BOTH_SIDES is empty outside the CUDA
 // compiler: a host build sees plain functions.

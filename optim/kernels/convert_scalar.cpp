@@ -33,11 +33,11 @@ uint16_t NarrowToF16(float value) {
     return static_cast<uint16_t>(sign | 0x7C00 | (mantissa == 0 ? 0 : 0x200 | (mantissa >> 13)));
   if (exponent >= 16) return static_cast<uint16_t>(sign | 0x7C00);
   if (exponent >= -14) {
-    // A carry out of the mantissa raises the exponent, up to inf: the fields lie side by side.
+    // A carry out of the mantissa raises the exponent, up to inf: the fields are adjacent.
     return static_cast<uint16_t>(
         sign | ShiftRounding((static_cast<uint32_t>(exponent + 15) << 23) | mantissa, 13));
   }
-  // Denormal: units of 2^-24. Below half of the smallest one nothing is left.
+  // Denormal: units of 2^-24. Values below half of the smallest one become zero.
   if (exponent < -25) return static_cast<uint16_t>(sign);
   return static_cast<uint16_t>(sign | ShiftRounding(mantissa | 0x800000, -exponent - 1));
 }

@@ -1,10 +1,10 @@
-// Element types of the wide loops: how one stored element becomes an fp32 and back, without
-// branches, so that a loop over it vectorises.
+// Element types of the wide loops: branch-free conversions between a stored element and fp32, so
+// that a loop over them vectorises.
 //
 // For the loop headers only, which are compiled once per instruction set. Everything here is
 // internal to its translation unit (an unnamed namespace, built-ins instead of functions of the
-// standard library): a function that two levels shared could be linked in its AVX-512
-// form and end a program on an older CPU.
+// standard library): a function shared by two levels could be linked in its AVX-512 form and crash
+// on an older CPU.
 #pragma once
 
 #include <cstdint>

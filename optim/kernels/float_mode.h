@@ -3,7 +3,7 @@
 //
 // One object per worker thread, made and destroyed on that thread. Reason: CPU Adam falls to an
 // eighth of its speed when the variance of unused parameters decays into the denormals. Bits are
-// equal from run to run only if all threads that compute use the same mode.
+// equal from run to run only if all computing threads use the same mode.
 #pragma once
 
 #include <xmmintrin.h>

@@ -11,8 +11,8 @@ constexpr std::array<const char*, 4> kNames = {"scalar", "v2", "v3", "v4"};
 }  // namespace
 
 IsaLevel BestIsa() {
-  // The marker features of each level; __builtin_cpu_supports also asks whether the operating
-  // system saves the wide registers.
+  // The marker features of each level; __builtin_cpu_supports also checks that the operating system
+  // saves the wide registers.
   __builtin_cpu_init();
   const bool v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("ssse3") &&
                   __builtin_cpu_supports("popcnt");

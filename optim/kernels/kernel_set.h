@@ -1,5 +1,5 @@
-// Kernels: a table of the loops over flat arrays of one instruction set; kernels.h says what they
-// promise.
+// Kernels: a table of the loops over flat arrays for one instruction set; kernels.h states their
+// contract.
 //
 // Any thread; a plain value.
 #pragma once
@@ -20,7 +20,7 @@ using UpdateKernel = void (*)(const StepFactors& factors, const UpdateSpan& span
 struct Kernels {
   IsaLevel isa;
   UpdateKernel update;
-  // The raw gradient of ONE parameter, from its start.
+  // Scans the raw gradient of ONE parameter, from its start.
   ScanResult (*scan_gradient)(const void* gradient, DType dtype, uint64_t count);
   // sum[i] += addend[i].
   void (*accumulate_gradient)(float* sum, const void* addend, DType dtype, uint64_t count);
@@ -28,7 +28,7 @@ struct Kernels {
   void (*narrow)(void* to, DType to_dtype, const float* from, uint64_t count);
   // to[i] = from[i], exact; also for kF32.
   void (*widen)(float* to, const void* from, DType from_dtype, uint64_t count);
-  // Bytes, for short ranges that do not overlap.
+  // Copies bytes, for short ranges that do not overlap.
   void (*copy)(void* to, const void* from, uint64_t bytes);
 };
 

@@ -2,13 +2,13 @@
 // one instruction set, as a table of functions.
 //
 // Any thread; the tables are constant and the functions keep no state. Invariants:
-// 1. Every level gives the same bits for the same input, denormals included, as long as the threads
-//    run in the same float mode (optim/kernels/float_mode.h); all NaNs count as equal, for the CPU
-//    chooses which operand's payload lives on.
+// 1. Every level gives the same bits for the same input, including denormals, if the threads run in
+//    the same float mode (optim/kernels/float_mode.h); all NaNs count as equal, because the CPU
+//    chooses which operand's payload survives.
 // 2. An element's result depends on that element alone (8-bit states: on its scale block;
-//    stochastic rounding: on its place in its parameter too), never on `count`: a range may be cut
-//    anywhere, that of 16- and 8-bit moments at multiples of kScaleBlockElements.
-// 3. No loop reads or writes outside the given counts; nothing is allocated.
+//    stochastic rounding: also on its index in its parameter), never on `count`: a range may be
+//    split anywhere; with 16- and 8-bit moments, at multiples of kScaleBlockElements.
+// 3. No loop reads or writes outside the given counts, or allocates.
 // Conversions round to nearest even; fp16 overflows to inf and has gradual underflow even where
 // FTZ|DAZ is on; a NaN stays a (quiet) NaN.
 #pragma once
@@ -17,8 +17,7 @@
 
 namespace tidepool::optim {
 
-// The table of `level`, or of BestIsa() where this CPU lacks `level` (look at `isa` to learn
-// which).
+// The table of `level`, or of BestIsa() if this CPU lacks `level` (its `isa` tells which).
 const Kernels& SelectKernels(IsaLevel level);
 
 }  // namespace tidepool::optim

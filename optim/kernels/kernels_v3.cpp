@@ -2,7 +2,7 @@
 #include "optim/kernels/kernel_tables.h"
 #include "optim/kernels/update_loop.h"
 
-// Compiled for x86-64-v3 (optim/CMakeLists.txt); nothing but the table leaves this file.
+// Compiled for x86-64-v3 (optim/CMakeLists.txt); only the table is visible outside this file.
 namespace tidepool::optim {
 
 const Kernels kV3Kernels = {IsaLevel::kV3, Update, Scan, Accumulate, Narrow, Widen, Copy};

@@ -40,7 +40,7 @@ float InverseScale(float scale) {
 int8_t MomentumCode(float momentum, float inverse, uint32_t random16) {
   const float x = momentum * inverse;
   const float z = 2.0F * x / (1.0F + std::fabs(x));
-  // Positive, so that cutting rounds down.
+  // Positive, so that truncation rounds down.
   const float above = Bounded(z * 127.0F, 127.0F) + 128.0F;
   return static_cast<int8_t>(static_cast<int>(above + static_cast<float>(random16) * kRandomUnit) -
                              128);

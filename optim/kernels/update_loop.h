@@ -1,11 +1,11 @@
 // The update loop, written once and compiled for each instruction set (see element_types.h for the
 // rule about what it may contain).
 //
-// It goes by blocks of 64 elements, whole cache lines of every plane. A last, shorter block is
-// stepped in a copy whose other elements are zero: they cannot change a neighbour (a zero never is
-// the largest of a scale block), so every element is computed by the same instructions. Prefetching
-// gains 10 to 25 % on arrays far larger than the caches, and hides most of the saving in the
-// crash-safe form (undo_tile.h): while one tile is computed, the next one arrives.
+// It processes blocks of 64 elements, whole cache lines of every plane. A last, shorter block is
+// processed in a copy whose other elements are zero: they cannot change a neighbour (a zero is
+// never the largest of a scale block), so every element is computed by the same instructions.
+// Prefetching gains 10 to 25 % on arrays far larger than the caches, and hides most of the cost of
+// saving in the crash-safe form (undo_tile.h): while one tile is computed, the next one arrives.
 #pragma once
 
 #include "optim/kernels/kernels.h"
@@ -16,7 +16,7 @@ namespace {
 
 constexpr uint64_t kLineBytes = 64;
 
-// Asks for kBlockElements of `bytes` each. They may lie past the plane: a prefetch never faults.
+// Prefetches kBlockElements of `bytes` each. They may lie past the plane: a prefetch never faults.
 template <uint64_t bytes>
 __attribute__((always_inline)) inline void PrefetchBlock(const void* plane, uint64_t element) {
   const char* line = static_cast<const char*>(plane) + element * bytes;
@@ -39,7 +39,7 @@ __attribute__((always_inline)) inline void SavePlane(char** to, const void* from
   *to += bytes;
 }
 
-// A killed thread has done its stores in program order: only the compiler must keep it
+// A killed thread has done its stores in program order, so only the compiler must keep the order
 // (undo_tile.cpp).
 __attribute__((always_inline)) inline void StoreForKill(uint64_t* word, uint64_t value) {
   __atomic_signal_fence(__ATOMIC_SEQ_CST);
@@ -94,7 +94,7 @@ struct UpdateLoop {
     if constexpr (Master::kIsSplit) PrefetchBlock<Master::kParamBytes>(s.param16, element);
   }
 
-  // The old values of everything that the block's update changes.
+  // Saves the old values of everything that the block's update changes.
   __attribute__((always_inline)) static inline void Save(char* to, const Block& b) {
     SavePlane<kBlockElements * Master::kBytes>(&to, b.master);
     if constexpr (kMBytes > 0) SavePlane<kBlockElements * kMBytes>(&to, b.momentum);
@@ -144,10 +144,10 @@ struct UpdateLoop {
     return Master::kCopies && reinterpret_cast<uintptr_t>(span.param16) % kLineBytes == 0;
   }
 
-  // Whole blocks. Not inlined: the loop stands once, and has its registers to itself.
+  // Runs whole blocks. Not inlined, so that the loop exists once, and has its registers to itself.
   __attribute__((noinline)) static void RunBlocks(const StepFactors& factors,
                                                   const UpdateSpan& planes, bool streams) {
-    // Copies, so that no store to a plane can seem to change them.
+    // Copies, so that the compiler need not assume that stores to planes change them.
     const typename Rule::Factors f = FactorsOf<Rule>(factors);
     const float scale = factors.gradient_scale;
     const UpdateSpan span = planes;
@@ -187,7 +187,7 @@ struct UpdateLoop {
       RunBlocks(factors, span, false);
       Exchange<true>(there, left, &copies);
     }
-    // A reader that sees the piece finished sees its copies too.
+    // A reader that sees the piece as finished must see its copies too.
     if constexpr (Master::kCopies) _mm_sfence();
   }
 };

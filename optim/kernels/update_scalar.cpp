@@ -14,9 +14,9 @@
 #include "optim/rules.h"
 #include "optim/kernels/state_scalar.h"
 
-// The scalar reference: one element at a time, as the formulas in optim/rules/, state_scalar.h and
-// gradient_norm.h read. The wide loops are tested against it bit for bit; it shares no code with
-// them but the factors.
+// The scalar reference: one element at a time, as written in the formulas of optim/rules/,
+// state_scalar.h and gradient_norm.h. The wide loops are tested against it bit for bit; it shares
+// no code with them except the factors.
 
 namespace tidepool::optim {
 namespace {
@@ -66,7 +66,7 @@ void UpdateElements(const StepFactors& factors, const UpdateSpan& s) {
   }
 }
 
-// The largest magnitude; where there is a NaN, a NaN, because its bits compare as the largest.
+// The largest magnitude; a NaN if there is one, because its bits compare as the largest.
 float LargestOf(std::span<const float> values) {
   uint32_t largest = 0;
   for (const float value : values)
@@ -74,7 +74,7 @@ float LargestOf(std::span<const float> values) {
   return std::bit_cast<float>(largest);
 }
 
-// Updates one scale block of 8-bit states, or the part of it that the span has.
+// Updates one scale block of 8-bit states, or the part of it in the span.
 template <typename Rule>
 void UpdateScaleBlock(const StepFactors& factors, const UpdateSpan& s, uint64_t first) {
   const auto f = FactorsOf<Rule>(factors);

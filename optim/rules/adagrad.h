@@ -1,4 +1,4 @@
-// Adagrad: Duchi, Hazan and Singer 2011, as torch.optim.Adagrad defines it; the sum of squares lies
+// Adagrad: Duchi, Hazan and Singer 2011, as torch.optim.Adagrad defines it; the sum of squares is
 // in the variance plane.
 //
 //   g += wd * p;   v += g * g;   p -= lr / (1 + (t - 1) * lr_decay) * g / (sqrt(v) + eps)

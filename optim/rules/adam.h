@@ -16,7 +16,7 @@ struct AdamRule {
   static constexpr bool kMomentum = true, kVariance = true;
 
   struct Factors {
-    // 1 - lr * weight_decay, or the weight decay itself where it is added to the gradient.
+    // 1 - lr * weight_decay, or the weight decay itself if it is added to the gradient.
     float decay;
     float beta1, one_minus_beta1;
     float beta2, one_minus_beta2;

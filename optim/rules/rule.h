@@ -1,16 +1,15 @@
-// What a rule is made of: the states of one element, and a struct with the arithmetic.
+// The parts of a rule: the states of one element, and a struct with the arithmetic.
 //
 // A rule is one file in this folder and one line in optim/rules.h (besides its name in
 // base/formats/optimizer.cpp): a struct in an unnamed namespace, because every instruction set
 // compiles its own copy (see optim/kernels/element_types.h), with
-//   kMomentum, kVariance       the planes it reads and writes; it pays for no other
+//   kMomentum, kVariance       the planes that it reads and writes; it has no others
 //   Factors                    plain floats, at most kFactorBytes
-//   Serves(spec)               whether a job of this specification is its business
-//   Make(spec, step, group)    the Factors, once a step and parameter group
-//   Step(f, g, element)        the wide form: no branches, no calls but built-ins (TP_SQUARE_ROOT
-//                              where a GPU runs it too); g is the scaled gradient
-//   Reference(f, g, element)   the same formula as a reader would write it, for the scalar
-//                              reference
+//   Serves(spec)               true if it handles a job of this specification
+//   Make(spec, step, group)    the Factors, once per step and parameter group
+//   Step(f, g, element)        the wide form: no branches, no calls except built-ins
+//                              (TP_SQUARE_ROOT if a GPU runs it too); g is the scaled gradient
+//   Reference(f, g, element)   the same formula in plain form, for the scalar reference
 #pragma once
 
 #include <cmath>
