@@ -50,7 +50,7 @@ struct TierDone {
 
 // A transfer that has not been answered: of a piece, or of the directory's own tables.
 struct TierLate {
-  StagedPiece piece;  // as in the staging table; without owner: of the tables, or abandoned
+  StagedPiece piece;     // as in the staging table; without owner: of the tables, or abandoned
   uint32_t staging = 0;  // its slot
   uint32_t directory = 0;
   uint64_t offset = 0;  // of the missing block
