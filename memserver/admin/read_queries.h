@@ -24,7 +24,7 @@ struct Ask {
 Result<const JobRow*> JobInPath(const Ask& ask);
 // The job of the parameter `job`, or all jobs if it is not given.
 Result<std::vector<const JobRow*>> ChosenJobs(const Ask& ask);
-// The parameter `by` of a residency map.
+// The parameter `by` of a residency picture.
 Result<ResidencyBy> ReadBy(const RequestTarget& target);
 Result<ChunkPage> ReadPage(const Ask& ask);
 Result<TensorPage> ReadTensorPage(const Ask& ask);

@@ -35,7 +35,7 @@ struct ControlNeighbours {
   device::Device* device = nullptr;  // makes rCache memory
   EventQueue<ControlEvent>* to_loop = nullptr;
   EventQueue<ControlReply>* from_loop = nullptr;
-  // What the loop answered to SnapshotWanted.
+  // The loop's answers to SnapshotWanted.
   EventQueue<std::shared_ptr<const Snapshot>>* snapshots = nullptr;
   // Opens the GPUs whose memory ranks bring; null: none can be opened.
   GpuTable* gpus = nullptr;

@@ -27,7 +27,7 @@
 
 namespace tidepool::memserver {
 
-// What was made for one session.
+// The memory made for one session.
 struct PreparedMemory {
   ConnectionId connection = 0;
   Status result;  // the rest is incomplete unless ok

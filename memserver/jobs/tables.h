@@ -42,7 +42,7 @@ struct LoopOptions {
   uint32_t owner = 0;                             // uid that memserver runs as
   std::vector<QuotaRule> quotas = {};             // as configured
   std::shared_ptr<const ConfigRows> config = {};  // what /v1/config shows
-  uint64_t shared_copy_bytes = 0;                 // see kSharedCopyBytes; 0: by who copies
+  uint64_t shared_copy_bytes = 0;                 // see kSharedCopyBytes; 0: automatic
   uint64_t gpu_copy_bytes = kGpuBytesInFlight;    // behind a root complex, in flight
   bool random_tokens = false;                     // of jobs; fixed in a simulator
   // An inline team's work is done in Turn; a simulator does it itself.

@@ -8,7 +8,7 @@
 //       | connect ------------> |
 //       | <------------- kHello |   slot: kKeeperProtocol, value: the keeper's pid
 //       | kTake --------------> |
-//       | <------ kGiven (+ fd) |   one a slot that is held; value: its bytes
+//       | <------ kGiven (+ fd) |   one per slot that is held; value: its bytes
 //       | <---------- kGivenAll |   value: how many were given
 //       | kHold (+ fd) -------> |   replaces what the slot held; value: its bytes
 //       | kForget ------------> |   every slot becomes empty

@@ -33,7 +33,7 @@ inline constexpr std::array kChunkStates = {
     ChunkState::kEmpty,     ChunkState::kResident, ChunkState::kGradients, ChunkState::kComplete,
     ChunkState::kUpdateDue, ChunkState::kUpdating, ChunkState::kFrozen};
 
-// One letter per state, as in the residency map: '_', '.', 'g', 'G', 'O', 'A', '='.
+// One letter per state, as in the residency picture: '_', '.', 'g', 'G', 'O', 'A', '='.
 char LetterOf(ChunkState state);
 const char* NameOf(ChunkState state);
 

@@ -1,4 +1,4 @@
-// NoteRcacheContent: which chunk the bytes of an rCache hold, for the residency map.
+// NoteRcacheContent: which chunk the bytes of an rCache hold, for the residency picture.
 //
 // Called by the serve loop.
 #pragma once

@@ -1,5 +1,5 @@
 // RcacheMap: which chunk each part of a rank's rCache holds, as far as the server's own copies
-// tell. For the residency map only.
+// tell. For the residency picture only.
 //
 // One thread (the serve loop). The trainer decides evictions and sends no message for them. The
 // server does know that a block holds something else once another chunk is fetched into it, or once

@@ -44,10 +44,10 @@ std::string NvmeReport(const Snapshot& snapshot);
 std::string ConfigReport(const Snapshot& snapshot, bool only_changed);
 // One job with its sessions.
 std::string JobReport(const JobRow& job);
-// What a column of the residency map stands for. A layer is the common part of its tensors' names
-// up to their first number ("h.3"), else up to their last component.
+// What a column of the residency picture stands for. A layer is the common part of its tensors'
+// names up to their first number ("h.3"), else up to their last component.
 enum class ResidencyBy : uint8_t { kChunk, kLayer, kTensor, kJob };
-// The residency map of `jobs`, run-length encoded.
+// The residency picture of `jobs`, run-length encoded.
 std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const JobRow*>& jobs,
                             ResidencyBy by);
 

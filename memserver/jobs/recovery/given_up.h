@@ -26,7 +26,7 @@ struct FormerCopies {
 // absent. Bits of servers that the index does not note have no meaning.
 uint32_t GpuServersOf(const HostPool& pool, const IndexedJob& job);
 uint32_t GpuServersOf(const HostPool& pool, const IndexContents& contents);
-// What `who` is told that has to wait for these servers: kNotReady, with their pids.
+// The status for `who`, which has to wait for these servers: kNotReady, with their pids.
 Status WhyItWaits(const IndexContents& contents, uint32_t servers, const std::string& who);
 
 // A job that cannot be trusted, or whose states are lost.
