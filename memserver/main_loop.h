@@ -71,8 +71,8 @@ class MainLoop {
  public:
   MainLoop(Server* server, KeptHolder* keeper, Reloader* reloader, RatesCare* rates,
            const Clock* clock);
-  // Returns when the serve loop has ended, or at the second signal. True if the jobs are to stay;
-  // the caller may act on that at any later time.
+  // Returns when the serve loop has ended, or at the second signal. True if the jobs are to stay:
+  // their memory can be left at any moment.
   bool Run(int signals, const EndConditions& conditions);
 
  private:

@@ -18,7 +18,7 @@ struct LossScalerSpec {
   double growth_factor = 2;
   double backoff_factor = 0.5;
   uint32_t growth_interval = 2000;  // good steps in a row before the scale grows
-  uint32_t hysteresis = 1;          // overflows in a row before the scale falls; 1: every one
+  uint32_t hysteresis = 1;          // overflows before the scale falls; 1: every one
   double min_scale = 1;
   double max_scale = 4294967296.0;  // 2^32, so that scale and 1 / scale stay far inside fp32
 };

@@ -132,7 +132,7 @@ Status AskFor(Shared* shared, int channel, size_t tensor, uint64_t first, std::s
 void SaveOn(const std::shared_ptr<Shared>& shared) {
   pthread_setname_np(pthread_self(), "tp-save");
   const int channel_fd = shared->other_end;
-  // In a sandbox that does not know the call, it stays in the shared table.
+  // In a sandbox that does not know the call, the thread stays in the shared table.
   const bool own_table = !TP_PLANTED("checkpoint.table_shared") && KeepOnly(channel_fd);
   if (!Say(shared.get(), channel_fd, own_table ? Word::kReady : Word::kReadyInOneTable)) return;
   shared->request.directory = ReceiveDescriptor(channel_fd);

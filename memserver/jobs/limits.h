@@ -44,9 +44,9 @@ inline constexpr uint32_t kMovedRowsPerTurn = 4096;
 // Bytes of a job's first records that a turn writes: about 1 ms.
 inline constexpr uint64_t kRecordBytesPerTurn = 512 * kKiB;
 // A job of priority `high` has the workers to itself until this long after its last request or
-// work. Meanwhile each worker gives other jobs one item, or the given number of bytes, in each such
-// interval: an item of theirs keeps a worker for a millisecond, and slows down copies beside it.
-// Pauses of a trainer are longer than kHeldForHighNs.
+// work. Meanwhile each worker gives other jobs one item, or kBytesBesideHigh, in each
+// kBesideHighNs: an item of theirs keeps a worker for a millisecond, and slows down copies beside
+// it. Pauses of a trainer are longer than kHeldForHighNs.
 inline constexpr int64_t kHeldForHighNs = 20 * kNsPerMs;
 inline constexpr uint64_t kBytesBesideHigh = 4 * kMiB;
 inline constexpr int64_t kBesideHighNs = 50 * kNsPerMs;

@@ -23,7 +23,7 @@ constexpr uint32_t kLooksPerClockRead = 32;
 constexpr int64_t kSpinNsMany = 100'000, kSpinNsFew = 20'000;
 constexpr uint32_t kFewCpus = 4;
 // Bytes that a worker touches in about 100 us. While all workers have less than that in hand, more
-// items than `ahead` may wait, up to this many bytes.
+// items than `ahead` may wait: up to kSmallAhead per worker.
 constexpr uint64_t kSmallBytes = 4 * kMiB;
 constexpr uint32_t kSmallAhead = 64;
 // How many full queues of work may begin before finished work is taken.

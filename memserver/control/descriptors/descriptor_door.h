@@ -54,8 +54,8 @@ class DescriptorDoor {
     LaneTask task = LaneTask::kTakeMemory;
     uint32_t fds_max = 0;
   };
-  // Asks a lane to receive a packet. Errors: kTooManySessions (this many descriptors of the user
-  // are stuck, or no lane can be made).
+  // Asks a lane to receive a packet. Errors: kTooManySessions (kLanesPerUser descriptors of the
+  // user are stuck, or no lane can be made).
   Status Take(const Ask& ask);
 
   struct Taken {

@@ -10,8 +10,8 @@
 namespace tidepool::memserver {
 namespace {
 
-// Bits of the former servers that may still copy into the job's memory; all of those with copies if
-// its records cannot be trusted, since then it is unknown.
+// Bits of the former servers that may still copy into the job's memory: all living ones if its
+// records cannot be read.
 uint32_t MayCopyFor(const LoopNeighbours& neighbours, const GivenUp& job,
                     const FormerCopies& former) {
   if (job.kept == nullptr) return former.living;
