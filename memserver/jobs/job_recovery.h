@@ -20,7 +20,7 @@
 namespace tidepool::memserver {
 
 // `states`: GPU memory that the keeper holds. A job whose share is not among it is given up as
-// well; shares of others are mapped by the preparation thread, and memory of no job is released.
+// well; shares of others are mapped by the preparation thread; memory without a job is released.
 // `living`: bits of former servers whose processes have not ended.
 Status RecoverJobs(const LoopNeighbours& neighbours, const IndexContents& contents,
                    std::span<const HeldMemory> states, uint32_t living, Tables* tables);
