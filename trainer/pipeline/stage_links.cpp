@@ -9,7 +9,7 @@ namespace {
 
 using Kind = StageMessage::Kind;
 
-// The link that a message of this kind goes over.
+// The link that carries this message.
 LinkSpec SpecOf(const StageCuts& cuts, const StageMessage& message) {
   const Rank here = cuts.RankOf(message.stage), first = cuts.RankOf(0),
              last = cuts.RankOf(cuts.stages() - 1);

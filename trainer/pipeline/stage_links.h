@@ -1,12 +1,12 @@
-// StageLinks: what ranks of a pipeline hand to each other: boundary tensors between stages, and the
-// token embedding where the first and the last stage, which both read it, are on two ranks.
+// StageLinks: sends boundary tensors between pipeline stages on different ranks, and the token
+// embedding between the first and the last stage, which both read it, when two ranks hold them.
 //
-// One thread (the trainer's main thread); host memory. Messages go in the background; one that is
-// received is waited for. A link has the messages of one direction between two ranks, in the order
-// in which both ranks come to them: forward by ascending stage and micro-batch, then backward by
-// descending stage and ascending micro-batch. Each message is named by what it is, and both ends
-// know its size from the plan: a rank that is elsewhere, or sends something else, ends the step.
-// Memory: a tensor that is sent is kept until it has gone.
+// One thread (the trainer's main thread); host memory. Messages are sent in the background; Receive
+// blocks. A link carries the messages of one direction between two ranks, in the order in which
+// both ranks reach them: forward by ascending stage and micro-batch, then backward by descending
+// stage and ascending micro-batch. Both ends know each message's name and size from the plan: a
+// rank that sends a different message ends the step.
+// Memory: a sent tensor is kept alive until the send has completed.
 #pragma once
 
 #include <cstdint>
@@ -38,27 +38,27 @@ struct StageMessage {
   std::string Name() const;
 };
 
-// Links that the ranks of a pipeline need, in an order that is the same on all ranks.
+// The links that the ranks of a pipeline need; the order is the same on all ranks.
 std::vector<LinkSpec> LinksOf(const StageCuts& cuts);
 
 class StageLinks {
  public:
-  // `links`: of LinksOf(plan->cuts), null where this rank is at neither end. All outlive the
-  // object.
+  // `links`: one per entry of LinksOf(plan->cuts); null where this rank is at neither end. All
+  // outlive the object.
   StageLinks(const StagePlan* plan, std::vector<RankLink*> links);
-  // What is still in flight is given up, and the links with it.
+  // Gives up messages in flight and closes their links.
   ~StageLinks();
   StageLinks(const StageLinks&) = delete;
   StageLinks& operator=(const StageLinks&) = delete;
 
   // Sends a tensor; nobody may write to it until Finish. Never waits.
   void Send(const StageMessage& message, const at::Tensor& tensor);
-  // Fills a contiguous tensor. Waits for it. Errors: those of RankLink::Wait.
+  // Receives into a contiguous tensor; blocks. Errors: those of RankLink::Wait.
   Status Receive(const StageMessage& message, const at::Tensor& tensor);
-  // Waits until all that was sent has gone. Errors: likewise.
+  // Waits until all sends have completed. Errors: those of RankLink::Wait.
   Status Finish();
 
-  // Bytes of tensors that this rank has sent and received, since it was made.
+  // Bytes of tensors that this rank has sent and received since construction.
   uint64_t sent_bytes() const { return sent_bytes_; }
   uint64_t received_bytes() const { return received_bytes_; }
 

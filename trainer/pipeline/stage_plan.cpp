@@ -95,7 +95,7 @@ StagePlan MakeStagePlan(const ChunkLayout& layout, std::span<const StageSpan> la
 }
 
 uint64_t SentBytesOf(const StagePlan& plan, const StageSizes& sizes) {
-  uint64_t tensors = 0;  // of each micro-batch
+  uint64_t tensors = 0;  // per micro-batch
   for (uint32_t stage = 0; stage + 1 < plan.stages(); ++stage)
     tensors += plan.Owns(stage) != plan.Owns(stage + 1);
 

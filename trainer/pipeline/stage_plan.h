@@ -1,14 +1,13 @@
-// StagePlan: what of a model's chunks each stage of a pipeline uses, which rank computes it, and
-// where a rank adds up the gradients of its stages.
+// StagePlan: which chunks each pipeline stage uses, which rank computes the stage, and where a rank
+// accumulates the gradients of its stages.
 //
-// Any thread; torch-free; values and pure functions. A stage is a run of layers. With one rank
-// chunks do not know of stages: one may belong to two that follow each other. With several each
-// stage has a data group of its own, whose one member is its rank. A parameter that is used at both
-// ends of the model (a tied embedding) belongs to the first stage and the last; its chunk is the
-// first stage's.
-// The rCache of a pipelined run, from its begin:
+// Any thread; torch-free; values and pure functions. A stage is a run of layers. With one rank,
+// chunks ignore stage borders: a chunk may belong to two adjacent stages. With several ranks, each
+// stage has its own data group, whose only member is its rank. A parameter used at both ends of the
+// model (a tied embedding) belongs to the first stage and the last; its chunk is the first stage's.
+// Layout of a pipelined run's rCache, from its start:
 //   resident chunks | blocks | sums of resident chunks | rooms for the sums of the others
-// Sums are fp32, but with one micro-batch, whose gradient is its own sum, of the chunk's dtype.
+// Sums are fp32; with one micro-batch, whose gradient is the sum, they have the chunk's dtype.
 // Units: bytes, unless a name says elements.
 #pragma once
 
@@ -22,7 +21,8 @@
 
 namespace tidepool::trainer {
 
-// The first and the last stage, or layer, that uses something; none between them need.
+// The first and the last stage (or layer) that uses a parameter or chunk; stages between them may
+// not.
 struct StageSpan {
   uint32_t first = 0, last = 0;
   friend bool operator==(const StageSpan&, const StageSpan&) = default;
@@ -30,8 +30,8 @@ struct StageSpan {
 
 // Where a model is cut.
 struct StageCuts {
-  std::vector<uint32_t> ends;  // of each stage: the layer behind its last
-  std::vector<Rank> ranks;     // that compute the stages; empty: rank 0 all of them
+  std::vector<uint32_t> ends;  // by stage: one past its last layer
+  std::vector<Rank> ranks;     // by stage: the rank that computes it; empty: rank 0 computes all
 
   uint32_t stages() const { return static_cast<uint32_t>(ends.size()); }
   // The rank that computes a stage.
@@ -40,29 +40,29 @@ struct StageCuts {
   uint32_t StageOf(uint32_t layer) const;
 };
 
-// As one rank sees it.
+// The plan as one rank sees it.
 struct StagePlan {
   StageCuts cuts;
   Rank rank = 0;
   uint32_t micro_batches = 1;
   std::vector<StageSpan> of_parameter;  // by ParameterId
   std::vector<StageSpan> of_chunk;      // by ChunkId
-  // All below speaks of the rank's own stages and chunks alone.
-  // The most evictable chunks that one stage uses, and that one and the next use together.
+  // The fields below cover the rank's own stages and chunks only.
+  // The most evictable chunks used by one stage, and by two consecutive stages together.
   uint64_t blocks_of_one = 0, blocks_of_two = 0;
 
-  std::vector<uint64_t> sum_at;              // by ChunkId: of a resident chunk, in the sums' memory
-  uint64_t rooms_at = 0;                     // there: the first room
-  uint64_t room_bytes = 0;                   // of one room
-  uint32_t rooms = 0;                        // sums that are open at a time
-  uint64_t tail_bytes = 0;                   // of all sums; a multiple of 4 KiB
-  uint64_t sum_bytes = 0;                    // what a step hands in, each chunk once
+  std::vector<uint64_t> sum_at;              // by ChunkId: a resident chunk's offset in the tail
+  uint64_t rooms_at = 0;                     // offset of the first room in the tail
+  uint64_t room_bytes = 0;                   // size of one room
+  uint32_t rooms = 0;                        // sums that are open at the same time
+  uint64_t tail_bytes = 0;                   // size of the tail, all sums; a multiple of 4 KiB
+  uint64_t sum_bytes = 0;                    // gradients submitted per step, each chunk once
   std::vector<uint64_t> sum_bytes_of_group;  // the same by data group
 
   uint32_t stages() const { return cuts.stages(); }
-  // Whether the rank computes a stage.
+  // Whether this rank computes a stage.
   bool Owns(uint32_t stage) const { return cuts.RankOf(stage) == rank; }
-  // Whether the rank computes the stages at both ends of the model, or neither.
+  // Whether this rank computes both end stages of the model, or neither.
   bool HoldsBothEnds() const { return Owns(0) == Owns(stages() - 1); }
   // The element type of a chunk's sum.
   DType SumType(const ChunkLayout& layout, ChunkId chunk) const {
@@ -70,18 +70,17 @@ struct StagePlan {
   }
 };
 
-// Bytes of what stages hand to each other.
+// Sizes of the tensors that stages exchange.
 struct StageSizes {
-  uint64_t boundary = 0;   // of one boundary tensor, and of its gradient
-  uint64_t embedding = 0;  // of the token embedding, and of a part of its gradient
+  uint64_t boundary = 0;   // one boundary tensor, or its gradient
+  uint64_t embedding = 0;  // the token embedding, or one part of its gradient
 };
-// Bytes that the plan's rank sends to others in a step: each output that the next stage's rank
-// needs, each gradient of an input, the embedding once, and a part of its gradient for each
-// micro-batch.
+// Bytes that the plan's rank sends in a step: each output that the next stage's rank needs, each
+// gradient of an input, the embedding once, and a part of its gradient per micro-batch.
 uint64_t SentBytesOf(const StagePlan& plan, const StageSizes& sizes);
 
-// `layers[i]`: the layers that use parameter i of the layout. Requires that nothing is frozen, ends
-// that ascend to the number of layers, and as many ranks as the layout has, each with a stage.
+// `layers[i]`: the layers that use parameter i of the layout. Requires: nothing is frozen, ends
+// ascend up to the number of layers, and the layout has as many ranks as `cuts`, each with a stage.
 StagePlan MakeStagePlan(const ChunkLayout& layout, std::span<const StageSpan> layers,
                         StageCuts cuts, uint32_t micro_batches, Rank rank);
 

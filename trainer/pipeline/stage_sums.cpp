@@ -60,7 +60,7 @@ Result<uint32_t> StageSums::TakeRoom() {
   return room;
 }
 
-// Gaps, and parameters without a gradient, are zeros.
+// Zeroes gaps and parameters without a gradient.
 Status StageSums::Open(ChunkId chunk) {
   Entry& entry = entries_[chunk];
   if (entry.open) return {};

@@ -58,7 +58,7 @@ class Step {
     if (work_.begins) work_.begins(backward, stage, batch);
   }
 
-  // Returns a stage's input, and keeps it; undefined for the first stage.
+  // Returns a stage's input and keeps it; undefined for the first stage.
   at::Tensor TakeInput(uint32_t stage, uint32_t batch) {
     at::Tensor& input = inputs_[stage][batch];
     if (stage > 0 && !Owns(stage - 1)) input = work_.receive(/*backward=*/false, stage, batch);
@@ -85,7 +85,7 @@ class Step {
     Begins(/*backward=*/true, stage, batch);
     if (!GoesOn()) return;
     if (last) TakeInput(stage, batch);
-    // Before the forward, whose memory would only wait for it.
+    // Received before the forward, so that the forward's memory does not wait for it.
     if (!last && !Owns(stage + 1))
       gradients_[batch] = work_.receive(/*backward=*/true, stage, batch);
     if (!GoesOn()) return;
@@ -96,7 +96,7 @@ class Step {
       input.requires_grad_(true);
     }
     const at::Tensor output = work_.stage(stage, batch, input);
-    // After a failed forward the loss is made of zeros: there is nothing to differentiate.
+    // After a failed forward the loss is zeros: do not differentiate.
     if (last) result_.losses.push_back(output.detach());
     if (last && !GoesOn()) return;
     last ? (output * work_.gradient_scale).backward()
@@ -111,7 +111,7 @@ class Step {
 
   const StagedWork& work_;
   std::vector<std::vector<at::Tensor>> inputs_;  // [stage][micro-batch]
-  std::vector<at::Tensor> gradients_;            // of the input of the stage behind, by micro-batch
+  std::vector<at::Tensor> gradients_;            // of the next stage's input, by micro-batch
   StagedResult result_;
 };
 
