@@ -1,14 +1,14 @@
-// Collective: the few operations that the ranks of one data-parallel group do together (a virtual
-// seam: sockets, Gloo, NCCL, a fake in tests).
+// Collective: the collective operations of one data-parallel group (a virtual seam: sockets, Gloo,
+// NCCL, a fake in tests).
 //
 // One thread (the trainer's main thread) calls all methods of an object. Every rank of the group
 // must start the same operations in the same order with the same sizes; operations of one group
 // complete in the order in which they were started.
-// Each operation has a name. Ranks that are in different operations, or in equal ones of other
-// sizes, get kCollectiveFailed with the operations of both: at once where the host moves the bytes,
-// at the next CompareOrder where a device does.
-// Memory: buffers are the caller's and must stay valid and untouched until Wait returns; the result
-// is there then, not before.
+// Each operation has a name. Ranks that start different operations, or the same one with different
+// sizes, get kCollectiveFailed naming both operations: at once if the host moves the bytes, at the
+// next CompareOrder if a device does.
+// Memory: buffers belong to the caller and must stay valid and untouched until Wait returns; only
+// then is the result there.
 // Shapes: a block holds `world` equal shards of `shard_elements` elements; rank r's shard is
 // block[r * shard_elements ...].
 #pragma once
@@ -35,9 +35,9 @@ struct BlockView {
   uint64_t shard_bytes() const { return shard_elements * BytesOf(dtype); }
 };
 
-// What one rank gives each rank of its group, and takes from each, in one all-to-all: parts of any
-// sizes, 0 as well, each behind the part of the rank before. What rank r gives rank s is as large
-// as what s takes from r.
+// The parts that one rank sends to each rank of its group, and receives from each, in one
+// all-to-all. Parts have any size, also 0, and lie in rank order without gaps. The part that rank r
+// sends to s is as large as the part that s expects from r.
 struct PartsView {
   const void* out = nullptr;                            // [sum of out_elements]
   void* in = nullptr;                                   // [sum of in_elements]; apart from `out`
@@ -45,7 +45,7 @@ struct PartsView {
   DType dtype = DType::kF32;
   OperationName name{};  // equal on all ranks
 
-  // Bytes of all parts of one direction, and of those of the ranks before `rank`.
+  // Bytes of all parts of one direction; below, bytes of the parts of the ranks before `rank`.
   uint64_t out_bytes() const { return BytesBefore(out_elements, out_elements.size()); }
   uint64_t in_bytes() const { return BytesBefore(in_elements, in_elements.size()); }
   uint64_t BytesBefore(const std::vector<uint64_t>& elements, uint64_t rank) const {
@@ -71,38 +71,38 @@ class Collective {
   // repeated runs give the same bits. (Elixir v1, section V.)
   virtual Ticket StartReduceScatter(const BlockView& block) = 0;
 
-  // On completion the part of each rank is in `in`. The bytes are only moved. (GShard, Lepikhin et
-  // al. 2020, section 3: how tokens come to experts and back; sizes that differ are those of
+  // On completion `in` holds the parts of all ranks. Bytes are moved unchanged. (GShard, Lepikhin
+  // et al. 2020, section 3: dispatch of tokens to experts and back; sizes that differ are those of
   // routing without a capacity.)
   virtual Ticket StartAllToAll(const PartsView& parts) = 0;
 
-  // The stream in whose order operations take effect (memory of a device): an operation begins when
-  // all that was put into the stream before it has ended, and what is put in behind it sees its
-  // result; Wait then only tells whether the group is well. Null: the calling CPU sees results,
-  // when Wait has returned.
+  // The stream in whose order operations take effect (device memory): an operation begins after all
+  // work enqueued before it, and work enqueued after it sees its result; Wait then only reports
+  // whether the group is healthy. Null: the calling CPU sees the result after Wait has returned.
   virtual device::Stream* stream() { return nullptr; }
 
-  // True when Wait would return without waiting for a peer (well or badly; it tells). Never blocks.
+  // True when Wait would not block on a peer, whether the operation succeeded or failed. Never
+  // blocks.
   virtual bool Test(Ticket ticket) = 0;
-  // Blocks until the operation has ended; each ticket is waited for once. Errors: kCollectiveFailed
-  // (a peer is gone, or the time-out of the group passed).
+  // Blocks until the operation has ended; call it once per ticket. Errors: kCollectiveFailed (a
+  // peer is gone, or the time-out of the group passed).
   virtual Status Wait(Ticket ticket) = 0;
 
-  // An operation has failed, or the step is given up: what is still in flight ends in some way,
-  // soon, and everything fails with `why` from here on. Call it when nothing else holds up the
-  // streams of this process any more (flags poisoned). May block for seconds.
+  // Call after an operation has failed or the step is given up: operations in flight end soon, with
+  // any outcome, and every later call fails with `why`. Nothing else may hold up the streams of
+  // this process by then (flags poisoned). May block for seconds.
   virtual void GiveUp(const Status& /*why*/) {}
 
-  // All operations of a pass have been started: where they were not compared one by one, the ranks
-  // compare a hash of their order now. All ranks call it at the same place in their order. Waits
-  // for the other ranks' calls, not for operations. Errors: kCollectiveFailed: names the first
-  // difference, and what both ranks have started there.
+  // Call on all ranks at the same position in their order, after all operations of a pass have been
+  // started: where operations were not compared one by one, the ranks compare a hash of their
+  // order. Waits for the other ranks' calls, not for operations. Errors: kCollectiveFailed, naming
+  // the first difference and what both ranks have started there.
   virtual Status CompareOrder() { return {}; }
 
-  // Blocking conveniences for set-up, metrics and agreement. Errors: kCollectiveFailed.
+  // Blocking collectives for set-up, metrics and agreement. Errors: kCollectiveFailed.
   virtual Status Barrier() = 0;
   virtual Status SumDoubles(double* values, uint64_t count) = 0;
-  // Rank 0's bytes replace everybody's; all ranks give the same size.
+  // Rank 0's bytes replace those of all ranks; `size` is the same on all ranks.
   virtual Status Broadcast(void* bytes, uint64_t size) = 0;
 };
 

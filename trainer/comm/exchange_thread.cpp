@@ -90,8 +90,7 @@ void ExchangeThread::Run() {
   }
 }
 
-// Skips legs that are not used, and returns the one that this direction is in; null: there is
-// nothing to move.
+// Skips unused legs and returns the current one of this direction; null: nothing to move.
 const Leg* ExchangeThread::Current(size_t member, bool outward) {
   Direction& direction = outward ? members_[member].out : members_[member].in;
   for (; direction.number - oldest_ < in_work_.size(); ++direction.number) {
@@ -162,7 +161,7 @@ void ExchangeThread::Send(size_t member) {
   }
 }
 
-// Returns false when nothing more can be read, now or ever.
+// Returns false when nothing more can be read now, or ever.
 bool ExchangeThread::ReceivePart(Direction* in, int socket, std::byte* to, uint64_t bytes) {
   ssize_t got = -1;
   do {
@@ -188,7 +187,7 @@ uint64_t ExchangeThread::Room(size_t member) {
   return out.number < in.number || out.done < sizeof(Header) ? 0 : out.done - sizeof(Header);
 }
 
-// A rank may always receive what its peer sends first, so of two ranks one always goes on.
+// A rank may always receive what its peer sends first, so one of two ranks always makes progress.
 bool ExchangeThread::MayReceive(size_t member) {
   if (Current(member, false) == nullptr) return false;
   const uint64_t done = members_[member].in.done;
@@ -218,7 +217,7 @@ void ExchangeThread::Receive(size_t member) {
   }
 }
 
-// Ranks that have started different operations would else read each other's bytes.
+// Without this check, ranks that have started different operations would read each other's bytes.
 bool ExchangeThread::HeaderFits(size_t member) {
   Direction& in = members_[member].in;
   const SocketExchange& exchange = in_work_[in.number - oldest_];
@@ -268,7 +267,7 @@ void ExchangeThread::Sum(const SocketExchange& exchange) const {
                  block.dtype, own);
 }
 
-// A rank may leave when no exchange in work needs it, or only one behind the oldest.
+// A rank may leave when no exchange in progress needs it, or only one behind the oldest.
 void ExchangeThread::LookForLost() {
   if (failed_) return;
   for (size_t member = 0; member < members_.size(); ++member) {

@@ -1,13 +1,13 @@
 // ExchangeThread: moves bytes between the ranks of one group over their sockets, in the background,
-// exchange by exchange.
+// one exchange at a time.
 //
-// The constructing thread calls all methods; the thread within owns sockets and exchanges in work,
-// never blocks in a call on a socket, and touches no memory of an exchange that has ended.
+// The constructing thread calls all methods; the internal thread owns the sockets and the exchanges
+// in progress, never blocks in a socket call, and touches no memory of an exchange that has ended.
 // Exchanges end in the order in which they were started.
 // A group fails once, for good: when a rank leaves that the oldest exchange still needs, when a
-// rank says that it is in another exchange, when nothing moves for the time-out while something is
-// in work, or when it is given up. Its sockets close then, so that the other ranks hear of it. A
-// rank that leaves after its last exchange disturbs nobody.
+// rank reports a different exchange, when no byte moves for the time-out while an exchange is in
+// progress, or when it is given up. Its sockets then close, so that the other ranks notice. A rank
+// that leaves after its last exchange disturbs nobody.
 #pragma once
 
 #include <array>
@@ -27,41 +27,41 @@
 
 namespace tidepool::trainer {
 
-struct Leg {  // what goes to one rank, or comes from it, in one exchange
+struct Leg {  // bytes sent to, or received from, one rank in one exchange
   std::byte* bytes = nullptr;
   uint64_t count = 0;
-  bool used = false;  // an empty leg that is used still says that the rank has come so far
+  bool used = false;  // an empty leg in use still tells the peer that this rank got so far
 };
 
-// One exchange: what goes to each other rank, and comes from it.
+// One exchange: the bytes sent to, and received from, each other rank.
 struct SocketExchange {
   OperationTag tag{};          // compared between ranks, as the length of each leg is
-  std::vector<Leg> out, in{};  // by rank of the group; this rank's own are not used
-  // Where `data` is not null: a block whose shards are both legs. Received bytes replace those that
-  // were sent, byte by byte behind them, and need no memory of their own; when all have come, this
-  // rank's shard becomes the sum of all shards (rank_sum.h).
+  std::vector<Leg> out, in{};  // by rank of the group; this rank's own are unused
+  // If `data` is not null: a block whose shards are both legs. Received bytes overwrite sent ones,
+  // always behind the send position, and need no memory of their own; at the end this rank's shard
+  // becomes the sum of all shards (rank_sum.h).
   BlockView summed = {};
 };
 
 class ExchangeThread {
  public:
-  // `members`: a stream socket to each rank, by rank; invalid for this one. `group`: its name, for
-  // messages.
+  // `members`: a stream socket to each rank, by rank; invalid for this one. `group`: the group's
+  // name, for messages.
   ExchangeThread(std::string group, uint32_t rank, std::vector<UniqueFd> members,
                  int64_t timeout_ms, const Clock* clock);
-  // Gives up what is in work.
+  // Gives up exchanges in progress.
   ~ExchangeThread();
   ExchangeThread(const ExchangeThread&) = delete;
   ExchangeThread& operator=(const ExchangeThread&) = delete;
 
-  // Returns the exchange's number, from 1. Memory of its legs is the thread's until it has ended.
+  // Returns the exchange's number, from 1. The memory of its legs is the thread's until it has
+  // ended.
   uint64_t Start(SocketExchange exchange);
-  // True when it is complete, or the group has failed; its memory is free again.
+  // True when the exchange is complete, or the group has failed; its memory is the caller's again.
   bool Ended(uint64_t number) const;
   // The result of an exchange that has ended. Errors: kCollectiveFailed, and the `why` of GiveUp.
   Status ResultOf(uint64_t number) const;
-  // Returns when something may have ended since the last call, or after `wait_ms`; false: after
-  // `wait_ms`.
+  // Returns true when an exchange may have ended since the last call; false after `wait_ms`.
   bool AwaitChange(int wait_ms);
   // Fails everything that has not ended with `why`; returns when that is done.
   void GiveUp(const Status& why);
@@ -72,11 +72,11 @@ class ExchangeThread {
     uint32_t rank;
     OperationTag tag;
   };
-  struct Direction {      // of one rank
-    uint64_t number = 1;  // the exchange that it is in
+  struct Direction {      // one direction to one rank
+    uint64_t number = 1;  // the current exchange
     uint64_t done = 0;    // bytes of its header and leg
     Header header{};
-    std::string lost{};  // why nothing comes or goes any more; empty: it does
+    std::string lost{};  // why no byte moves any more; empty: the direction works
   };
   struct Member {
     UniqueFd socket;
@@ -84,7 +84,7 @@ class ExchangeThread {
   };
   struct Command {
     SocketExchange exchange;
-    Status give_up;  // not ok: instead
+    Status give_up;  // not ok: a request to give up instead
   };
 
   // Used by the thread only.
@@ -94,7 +94,7 @@ class ExchangeThread {
   const Leg* Current(size_t member, bool outward);
   void Send(size_t member);
   void Receive(size_t member);
-  // Bytes of the leg that comes from the member for which there is a place already.
+  // Bytes of the member's incoming leg that there is room for now.
   uint64_t Room(size_t member);
   bool MayReceive(size_t member);
   void Sum(const SocketExchange& exchange) const;
@@ -113,8 +113,8 @@ class ExchangeThread {
   const Clock* const clock_;
   std::vector<Member> members_;
   std::deque<SocketExchange> in_work_;
-  uint64_t oldest_ = 1;   // number of the first in work
-  int64_t moved_ns_ = 0;  // when a byte moved last, or the first exchange came to work
+  uint64_t oldest_ = 1;   // number of the first in progress
+  int64_t moved_ns_ = 0;  // when a byte moved last, or the first exchange began
   std::vector<Command> taken_;
 
   // Shared by both threads.

@@ -21,8 +21,8 @@
 namespace tidepool::trainer {
 namespace {
 
-// Gloo's threads connect over these interfaces. A run on one machine stays on the loopback
-// interface: no firewall is in its way.
+// The interfaces over which Gloo's threads connect. A run on one machine stays on the loopback
+// interface, where no firewall interferes.
 std::vector<std::shared_ptr<gloo::transport::Device>> MakeDevices(const Rendezvous& meet) {
   std::vector<std::shared_ptr<gloo::transport::Device>> devices;
 
@@ -54,7 +54,7 @@ struct GlooCollective::State {
   std::function<void(const Status&)> stuck;
   std::set<Ticket> in_flight;
   OperationThread thread;
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> process_group;  // its threads tell the one above
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> process_group;  // its threads call the one above
 
   std::string Doing(const std::string& name) const {
     return name + " in group '" + group + "' failed on its rank " + std::to_string(rank) + " of " +
@@ -74,9 +74,9 @@ struct GlooCollective::State {
 
   using Pieces = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
-  // `start` makes pieces of the operation `number`, on the thread; each end is told. After an error
-  // all are waited for: none may touch the caller's memory afterwards. (They end at once, because
-  // Gloo closes a group's connections at its first error.)
+  // `start` creates the pieces of operation `number`, on the thread; each piece reports its end.
+  // After an error all are awaited: none may touch the caller's memory afterwards. (They end at
+  // once, because Gloo closes a group's connections at its first error.)
   ThreadOperation::Begun Begin(const std::string& name, uint64_t number,
                                const std::function<void(Pieces*)>& start) {
     Pieces pieces;
@@ -108,9 +108,9 @@ struct GlooCollective::State {
             .in = std::vector<uint64_t>(world, bytes)};
   }
 
-  // c10d pairs pieces by their order, and a pair of different sizes can end the process: so the
-  // ranks first gather what each is in. The order of all pieces is that of the tickets, and within
-  // one the statements come before the bytes.
+  // c10d pairs pieces by their order, and a pair of different sizes can end the process. So the
+  // ranks first gather each other's statements. The order of all pieces is that of the tickets;
+  // within one ticket the statements come before the bytes.
   Ticket Start(Plan plan) {
     const std::string name = plan.tag.Text();
     const auto check = std::make_shared<OperationCheck>(plan.tag, plan.out, plan.in);
@@ -142,7 +142,7 @@ struct GlooCollective::State {
     return ticket;
   }
 
-  // Waits in slices and asks `doomed` between them: the run may end in ways that Gloo does not see.
+  // Waits in slices and calls `doomed` in between: Gloo may not notice that the run has ended.
   void AwaitEnd(Ticket ticket) {
     constexpr int kSliceMs = 250;
     constexpr int kSlicesToLeave = 8;
@@ -179,13 +179,13 @@ Result<std::unique_ptr<Collective>> GlooCollective::Connect(const Rendezvous& me
   }));
 
   std::unique_ptr<GlooCollective> collective(new GlooCollective(std::move(group)));
-  // So that no rank, least of all the store's, leaves while others still connect.
+  // Keeps every rank, above all the store's, from leaving while others still connect.
   TP_RETURN_IF_ERROR(collective->Barrier());
   return std::unique_ptr<Collective>(std::move(collective));
 }
 
 GlooCollective::~GlooCollective() {
-  // Nobody is left to hear of a failure.
+  // A failure has no one to be reported to.
   state_->AwaitEnd(state_->thread.started());
 }
 
@@ -241,7 +241,7 @@ Collective::Ticket GlooCollective::StartAllToAll(const PartsView& parts) {
 
   plan.start = [state = state_.get(), parts, out = plan.out, in = plan.in](std::byte*,
                                                                            State::Pieces* pieces) {
-    // Gloo wants an address of what is empty, too.
+    // Gloo wants an address for an empty buffer, too.
     static std::byte nothing;
     void* const from = parts.out_bytes() > 0 ? const_cast<void*>(parts.out) : &nothing;
     void* const to = parts.in_bytes() > 0 ? parts.in : &nothing;
@@ -265,7 +265,7 @@ Status GlooCollective::Wait(Ticket ticket) {
 }
 
 Status GlooCollective::Barrier() {
-  // What the ranks say of it passes all of them.
+  // Every rank's statement passes through all ranks, so gathering them is a barrier.
   return Wait(state_->Start(state_->PlanOf(OperationKind::kBarrier, {}, 0)));
 }
 
@@ -273,7 +273,7 @@ Status GlooCollective::SumDoubles(double* values, uint64_t count) {
   const uint32_t world = state_->world;
   std::vector<double> all(world * count);
   std::copy_n(values, count, all.data() + state_->rank * count);
-  // One double takes the place of two fp32 elements: the bytes are only moved.
+  // One double is moved as two fp32 elements: the bytes do not change.
   TP_RETURN_IF_ERROR(Wait(
       StartAllGather({.data = all.data(), .shard_elements = 2 * count, .dtype = DType::kF32})));
   for (uint64_t i = 0; i < count; ++i) {

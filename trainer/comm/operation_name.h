@@ -1,5 +1,5 @@
-// OperationName, OperationTag: what an operation of a group is for, as its caller knows it, and as
-// ranks compare it.
+// OperationName, OperationTag: what an operation of a group is for: as its caller names it, and in
+// the form that ranks compare.
 //
 // Value types; any thread.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace tidepool::trainer {
 
-// What ranks do together.
+// The kinds of collective operations.
 enum class OperationKind : uint32_t {
   kAllGather = 1,
   kReduceScatter,
@@ -24,22 +24,22 @@ enum class OperationKind : uint32_t {
 struct OperationName {
   static constexpr uint32_t kNoChunk = UINT32_MAX;
 
-  uint32_t chunk = kNoChunk;  // what moves
-  // The operation's place among those of its group in one pass, from 1, in the order of the
-  // requests; 0: it belongs to no pass.
+  uint32_t chunk = kNoChunk;  // the chunk that moves
+  // The operation's position among those of its group in one pass, from 1, in request order; 0: it
+  // belongs to no pass.
   uint32_t place = 0;
   std::string_view of{};  // for people: the chunk's first parameter; outlives the operation
 };
 
-// The name with its kind, in a fixed size that goes from rank to rank as it lies in memory.
+// The name with its kind, as a fixed-size record that is sent between ranks as is.
 struct OperationTag {
   uint32_t kind = 0;
   uint32_t chunk = OperationName::kNoChunk;
   uint32_t place = 0;
-  std::array<char, 40> of{};  // the end of a longer name; zero bytes behind a shorter one
+  std::array<char, 40> of{};  // the last characters of a longer name; zero-padded
 
   bool operator==(const OperationTag&) const = default;
-  // "all-gather of chunk 5 (h.3.mlp.up.weight), place 12 of its pass". Any bytes make a text.
+  // "all-gather of chunk 5 (h.3.mlp.up.weight), place 12 of its pass". Safe for any bytes.
   std::string Text() const;
 };
 

@@ -1,8 +1,8 @@
-// OperationOrder: the operations that a rank has started in a group, for groups whose bytes move
-// where no CPU sees them (NCCL): ranks compare a hash of their order once a pass.
+// OperationOrder: records the operations that a rank has started, for groups whose bytes no CPU
+// sees (NCCL): once a pass the ranks compare a hash of their order.
 //
-// One thread (the trainer's main thread). Memory: 64 bytes an operation between two comparisons,
-// for kOperationsKept of them at most; the hash covers all.
+// One thread (the trainer's main thread). Memory: 64 bytes per operation between two comparisons,
+// for at most kOperationsKept of them; the hash covers all.
 #pragma once
 
 #include <cstddef>
@@ -19,19 +19,19 @@ inline constexpr uint64_t kOperationsKept = 65'536;
 
 class OperationOrder {
  public:
-  // The next operation of this rank moves `bytes`.
+  // Records this rank's next operation, of `bytes`.
   void Add(const OperationTag& tag, uint64_t bytes);
 
-  // Compares what was started since the last call with the other ranks, through their group on the
-  // host; waits for them. Errors: kCollectiveFailed (theirs; or the orders differ: names the first
-  // difference, and what the two ranks started there).
+  // Compares the operations started since the last call with those of the other ranks, through
+  // their group on the host; waits for them. Errors: kCollectiveFailed (from that group, or because
+  // the orders differ: names the first difference and what the two ranks started there).
   Status Compare(Collective* host);
 
  private:
   struct Entry {
     uint64_t bytes = 0;
     OperationTag tag{};
-    uint32_t unused = 0;  // so that no byte is undefined
+    uint32_t unused = 0;  // so that all bytes are defined
     bool operator==(const Entry&) const = default;
   };
 

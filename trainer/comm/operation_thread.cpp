@@ -49,8 +49,8 @@ void OperationThread::Run() {
     pollfd polled{.fd = events_.event_fd(), .events = POLLIN, .revents = 0};
     poll(&polled, 1, -1);
     TakeEvents();
-    // An operation that ends gives back its buffer, and one that is begun after a failure ends at
-    // once: so both are tried until nothing changes.
+    // An operation that ends returns its buffer, and one that begins after a failure ends at once:
+    // so repeat both until nothing changes.
     for (uint64_t before = 0; before != oldest_ + next_begun_;) {
       before = oldest_ + next_begun_;
       EndThoseComplete();
@@ -138,7 +138,7 @@ bool OperationThread::LendBuffer(InWork* one) {
   Buffer& buffer = fits != buffers_.end() ? *fits : *free;
   if (buffer.size < bytes) {
     part_bytes_.fetch_add(bytes - buffer.size, std::memory_order_relaxed);
-    buffer.bytes.reset();  // so that there are never more than are counted
+    buffer.bytes.reset();  // freed first: never more memory than is counted
     buffer.bytes = std::make_unique_for_overwrite<std::byte[]>(bytes);
     buffer.size = bytes;
   }

@@ -1,12 +1,12 @@
-// OperationThread: carries out the operations of one group in the order of the requests, where
-// other threads (Gloo's) move the bytes: it begins operations, lends a buffer of parts to each that
-// needs one, and forms sums.
+// OperationThread: carries out one group's operations in request order, where other threads
+// (Gloo's) move the bytes: it begins operations, lends a part buffer to each that needs one, and
+// forms sums.
 //
-// The constructing thread calls Start, Ended, ResultOf and AwaitChange; PieceEnded is for the
-// threads that move bytes. Operations end in the order in which they were started. At most
-// kPartsAtOnce buffers are lent at a time: an operation that finds none waits, and those behind it
-// too, so that the order is that of the other ranks. After a failure nothing more is begun, and all
-// that ends behind it fails.
+// The constructing thread calls Start, Ended, ResultOf and AwaitChange; the threads that move bytes
+// call PieceEnded. Operations end in the order in which they were started. At most kPartsAtOnce
+// buffers are lent at a time: an operation that finds none waits, and so do those behind it, which
+// keeps the order equal on all ranks. After a failure nothing more is begun, and every later
+// operation fails.
 #pragma once
 
 #include <array>
@@ -25,33 +25,33 @@
 
 namespace tidepool::trainer {
 
-// The most buffers of parts that a group has, each as large as the largest block that it reduces.
-// (Gloo has two operations in work.)
+// The most part buffers of a group, each as large as the largest block that it reduces. (Gloo works
+// on two operations at a time.)
 inline constexpr uint32_t kPartsAtOnce = 2;
 
-// One operation, as calls of the thread.
+// One operation, as callbacks for the thread.
 struct ThreadOperation {
   struct Begun {
-    // The number of calls of PieceEnded that follow, also where `status` is not ok.
+    // How many calls of PieceEnded follow, also if `status` is not ok.
     uint32_t pieces = 0;
     Status status{};
   };
   uint64_t part_bytes = 0;  // of the buffer that it needs; 0: none
-  // Where they are not empty, `ask` comes before `begin`, and `judge` when all pieces of `ask` have
-  // ended well. The operation begins where `judge` is ok, else it ends with that error. Nothing of
-  // a later operation begins before.
+  // If set, `ask` runs before `begin`, and `judge` after all pieces of `ask` have succeeded. The
+  // operation begins if `judge` returns ok, else it ends with that error. No later operation begins
+  // before that.
   std::function<Begun(uint64_t number)> ask{};
   std::function<Status()> judge{};
-  // Both run on the thread. `parts`: [part_bytes], until `finish` has returned; null where none is
-  // needed.
+  // Both run on the thread. `parts`: [part_bytes], valid until `finish` has returned; null if none
+  // is needed.
   std::function<Begun(uint64_t number, std::byte* parts)> begin{};
-  std::function<void(std::byte* parts)> finish{};  // all pieces have ended well; may be empty
+  std::function<void(std::byte* parts)> finish{};  // all pieces have succeeded; may be empty
 };
 
 class OperationThread {
  public:
   OperationThread();
-  // Requires that all operations have ended, and that nobody is in PieceEnded any more.
+  // Requires that all operations have ended and no thread is in PieceEnded.
   ~OperationThread();
   OperationThread(const OperationThread&) = delete;
   OperationThread& operator=(const OperationThread&) = delete;
@@ -59,14 +59,13 @@ class OperationThread {
   // Returns the operation's number, from 1. Its memory is the thread's until it has ended.
   uint64_t Start(ThreadOperation operation);
   bool Ended(uint64_t number) const { return ended_.load(std::memory_order_acquire) >= number; }
-  // The result of an operation that has ended: its error, or that of one before it.
+  // The result of an operation that has ended: its own error, or that of an earlier one.
   Status ResultOf(uint64_t number) const;
-  // Returns when something may have ended since the last call, or after `wait_ms`; false: after
-  // `wait_ms`.
+  // Returns true when an operation may have ended since the last call; false after `wait_ms`.
   bool AwaitChange(int wait_ms);
   uint64_t started() const { return started_; }
 
-  // Any thread: one of the pieces of an operation that was begun has ended.
+  // Any thread: one piece of a begun operation has ended.
   void PieceEnded(uint64_t number, Status status);
 
   // Any thread: bytes of all existing buffers, lent or not.
@@ -96,7 +95,7 @@ class OperationThread {
   void Run();
   void TakeEvents();
   void EndThoseComplete();
-  // Begins the operations that were judged well and for which there are buffers, in order.
+  // Begins, in order, the operations whose check passed and for which there are buffers.
   void BeginThoseInTurn();
   // Returns false while pieces of `ask` have not ended.
   bool Judged(InWork* one);
@@ -104,11 +103,11 @@ class OperationThread {
   bool LendBuffer(InWork* one);
 
   std::deque<InWork> in_work_;
-  uint64_t oldest_ = 1;  // number of the first in work
+  uint64_t oldest_ = 1;  // number of the first in progress
   uint64_t next_begun_ = 1;
   std::array<Buffer, kPartsAtOnce> buffers_;
   std::vector<Event> taken_;
-  bool refused_ = false;  // an operation was not judged well: nothing behind it begins
+  bool refused_ = false;  // an operation failed its check: no later one begins
   bool leaves_ = false;
 
   // Shared by the threads.

@@ -5,7 +5,7 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr int kAskLinkMs = 250;  // whether the message can still end well
+constexpr int kAskLinkMs = 250;  // interval of asking whether the message can still succeed
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// RankStanding: what others (the launcher) know of a rank that has not come to the meeting.
+// RankStanding: what others (the launcher) know of a rank that has not reached the meeting.
 //
 // Any thread; a value type.
 #pragma once
@@ -9,9 +9,9 @@ namespace tidepool::trainer {
 
 struct RankStanding {
   enum class Kind {
-    kUnknown,  // nothing is known of it
+    kUnknown,  // nothing is known
     kComing,   // its process lives
-    kEnded,    // it has ended, and is not started again
+    kEnded,    // it has ended and is not restarted
   };
 
   Kind kind = Kind::kUnknown;

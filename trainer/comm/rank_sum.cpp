@@ -33,7 +33,7 @@ struct BF16 {
 
 struct F16 {
   using Stored = uint16_t;
-  // Subnormals are counted in 2^-24 by an integer conversion, so that a thread that flushes fp32
+  // Converts subnormals as integers, in units of 2^-24, so that a thread that flushes fp32
   // subnormals reads them right too.
   static float Load(uint16_t half) {
     const uint32_t magnitude = half & 0x7FFF;
@@ -50,7 +50,7 @@ struct F16 {
     const uint32_t bits = std::bit_cast<uint32_t>(value);
     const uint32_t sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7FFFFFFF;
     uint32_t half = (magnitude + 0xFFF + ((magnitude >> 13) & 1) - 0x38000000) >> 13;
-    // Below 2^-14 a half counts in 2^-24, which is the last place of 0.5: that addition rounds.
+    // Below 2^-14 a half is a multiple of 2^-24, the last bit of 0.5: that addition rounds.
     const uint32_t subnormal =
         std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3F000000;
     half = magnitude < 0x38800000 ? subnormal : half;
@@ -60,8 +60,8 @@ struct F16 {
   }
 };
 
-// Compiled twice, chosen when the program starts; the bits are the same. (Sanitizers run before
-// such a choice can be made.)
+// Compiled twice and selected at program start; the bits are the same. (Sanitizers run before such
+// a selection can be made.)
 #if defined(__x86_64__) && !defined(TIDEPOOL_SANITIZED)
 #define TIDEPOOL_WIDE __attribute__((target_clones("avx2", "default")))
 #else

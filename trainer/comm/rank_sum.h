@@ -1,4 +1,4 @@
-// SumInRankOrder: the arithmetic of a reduce-scatter, apart from its transport.
+// SumInRankOrder: the arithmetic of a reduce-scatter, separate from its transport.
 //
 // Any thread. The sum of an element is ((p[0] + p[1]) + p[2]) + ..., in fp32, rounded once to the
 // element type at the end: the bits depend on the ranks' numbers alone, never on where in a block

@@ -9,7 +9,7 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr int kAskMs = 250;  // whether an operation can still end well
+constexpr int kAskMs = 250;  // interval of asking whether an operation can still succeed
 
 }  // namespace
 
@@ -57,7 +57,7 @@ Collective::Ticket SocketCollective::StartReduceScatter(const BlockView& block) 
 
 Collective::Ticket SocketCollective::StartAllToAll(const PartsView& parts) {
   SocketExchange exchange = NewExchange(OperationKind::kAllToAll, parts.name);
-  // An exchange only reads what goes out.
+  // An exchange only reads its outgoing legs.
   auto* out = const_cast<std::byte*>(static_cast<const std::byte*>(parts.out));
   auto* in = static_cast<std::byte*>(parts.in);
 
@@ -103,7 +103,7 @@ Status SocketCollective::Barrier() {
 Status SocketCollective::SumDoubles(double* values, uint64_t count) {
   std::vector<double> all(world_ * count);
   std::copy_n(values, count, all.data() + rank_ * count);
-  // One double takes the place of two fp32 elements: the bytes are only moved.
+  // One double is moved as two fp32 elements: the bytes do not change.
   TP_RETURN_IF_ERROR(Wait(
       StartAllGather({.data = all.data(), .shard_elements = 2 * count, .dtype = DType::kF32})));
   for (uint64_t i = 0; i < count; ++i) {

@@ -1,12 +1,12 @@
-// SocketCollective: a group of ranks on one machine that exchange over Unix sockets: the host's
+// SocketCollective: a group of ranks on one machine that exchange over Unix sockets: host
 // collectives without a port.
 //
-// One thread (the trainer's main thread) calls all methods; a thread of the group moves the bytes
-// (exchange_thread.h), so operations go on while the caller computes, their sums included. Made by
-// LocalMeeting::MakeGroup. Memory: an operation needs none beside the caller's block. A
-// reduce-scatter receives each rank's addends over those that went to that rank.
+// One thread (the trainer's main thread) calls all methods; the group's thread moves the bytes and
+// forms the sums (exchange_thread.h), so operations proceed while the caller computes.
+// LocalMeeting::MakeGroup makes it. Memory: an operation needs none beside the caller's block. A
+// reduce-scatter receives each rank's addends over those that were sent to that rank.
 // Arithmetic: a reduce-scatter moves each addend once and adds in rank order in fp32 (rank_sum.h):
-// the bits are those of GlooCollective.
+// the bits equal those of GlooCollective.
 // An operation never hangs on a peer that has died, and can always be given up.
 #pragma once
 
@@ -28,17 +28,17 @@ namespace tidepool::trainer {
 struct SocketGroup {
   std::string name;  // for messages
   uint32_t rank = 0;
-  // By rank of the group: a stream socket, not blocking; invalid for this rank.
+  // By rank of the group: a non-blocking stream socket; invalid for this rank.
   std::vector<UniqueFd> members;
   const Clock* clock = nullptr;      // outlives the collective
-  int64_t timeout_ms = 0;            // without a byte, while an operation is in flight
+  int64_t timeout_ms = 0;            // without a byte moved, while an operation is in flight
   std::function<Status()> doomed{};  // as Rendezvous::doomed; its error becomes the operation's
 };
 
 class SocketCollective final : public Collective {
  public:
   explicit SocketCollective(SocketGroup group);
-  // Operations in flight are given up.
+  // Gives up operations in flight.
   ~SocketCollective() override = default;
 
   uint32_t rank() const override { return rank_; }
@@ -50,7 +50,7 @@ class SocketCollective final : public Collective {
   Status Wait(Ticket ticket) override;
   void GiveUp(const Status& why) override { thread_.GiveUp(why); }
   Status Barrier() override;
-  // The sum is formed in rank order on every rank: all ranks see the same bits.
+  // Adds in rank order on every rank: all ranks see the same bits.
   Status SumDoubles(double* values, uint64_t count) override;
   Status Broadcast(void* bytes, uint64_t size) override;
 

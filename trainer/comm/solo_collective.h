@@ -1,5 +1,5 @@
-// SoloCollective: the group of one rank. Every operation has its result when it is started;
-// there is no network and nothing can fail.
+// SoloCollective: the group of one rank. Every operation is complete when it is started; no network
+// is used and nothing can fail.
 //
 // One thread calls all methods, as for every Collective.
 #pragma once

@@ -15,7 +15,7 @@ Result<std::unique_ptr<StagedCollective>> StagedCollective::Open(std::unique_ptr
 }
 
 StagedCollective::~StagedCollective() {
-  // Operations use the staging memory, so they end first; nobody is left to hear of a failure.
+  // Operations use the staging memory, so they end first; a failure has no one to be reported to.
   for (auto& [ticket, operation] : in_flight_) {
     if (operation.stage == Operation::Stage::kAtHost)
       static_cast<void>(host_->Wait(operation.at_host));
@@ -38,7 +38,7 @@ Result<StagedCollective::Buffer*> StagedCollective::LendBuffer(uint64_t bytes) {
 
   Buffer& buffer = fits != buffers_.end() ? *fits : *free;
   if (buffer.bytes() < bytes) {
-    buffer.memory.reset();  // so that there is never more than is counted
+    buffer.memory.reset();  // freed first: never more memory than is counted
     TP_ASSIGN_OR_RETURN(buffer.memory, RegisteredHost::Create(device_, bytes));
   }
   buffer.lent = true;
@@ -80,7 +80,7 @@ Status StagedCollective::CopyBack(const Operation& operation) {
     return CopyBytes(operation.parts.in, staged, operation.parts.in_bytes());
   }
 
-  // This rank's own shard is in the block already.
+  // This rank's own shard is already in the block.
   TP_RETURN_IF_ERROR(Copy(operation, /*out=*/false, 0, own));
   return Copy(operation, /*out=*/false, behind, world() * shard_bytes - behind);
 }

@@ -1,13 +1,13 @@
-// StagedCollective: a host's group (Gloo) for blocks in memory of a device: copied out into
-// registered host memory, exchanged there, copied back. Any number of ranks may share one GPU.
+// StagedCollective: runs a host group (Gloo) on blocks in device memory: copied to registered host
+// memory, exchanged there, copied back. Any number of ranks may share one GPU.
 //
-// One thread (the trainer's main thread). It has no stream of the caller's order: the caller sees
-// to it that a block is written by nobody when an operation starts (TransferPipeline does), and
-// finds the result when Wait has returned. Start blocks for the copy out, Wait for the copy back.
-// Bits are those of the host's group.
-// Staging memory is kept: kStagedAtOnce buffers at most, each as large as the largest block, or as
-// the parts of the largest all-to-all, both ways. An operation that finds none begins behind the
-// oldest one, in a later call of any kind; no call waits for a peer but Wait.
+// One thread (the trainer's main thread). Operations are not ordered with a stream: the caller
+// ensures that nobody writes a block when an operation starts (TransferPipeline does), and finds
+// the result when Wait has returned. Start blocks for the copy out, Wait for the copy back. The
+// bits are those of the host group.
+// Staging memory is kept: at most kStagedAtOnce buffers, each as large as the largest block, or as
+// both directions of the largest all-to-all. An operation that finds no buffer begins after the
+// oldest one, in a later call of any kind; only Wait waits for a peer.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ class StagedCollective final : public Collective {
   // Errors: kCudaFailed (no stream).
   static Result<std::unique_ptr<StagedCollective>> Open(std::unique_ptr<Collective> host,
                                                         device::Device* device);
-  // Operations in flight are waited for.
+  // Waits for operations in flight.
   ~StagedCollective() override;
 
   uint32_t rank() const override { return host_->rank(); }
@@ -43,7 +43,7 @@ class StagedCollective final : public Collective {
     return Start({.kind = OperationKind::kAllToAll, .parts = parts});
   }
   bool Test(Ticket ticket) override;
-  // Errors: those of the host's group, and of the device: kMemoryMapFailed, kCudaFailed.
+  // Errors: those of the host group and of the device: kMemoryMapFailed, kCudaFailed.
   Status Wait(Ticket ticket) override;
   Status CompareOrder() override { return host_->CompareOrder(); }
   Status Barrier() override { return host_->Barrier(); }
@@ -52,7 +52,7 @@ class StagedCollective final : public Collective {
   }
   Status Broadcast(void* bytes, uint64_t size) override { return host_->Broadcast(bytes, size); }
 
-  // Bytes of the staging memory that this group has taken so far.
+  // Bytes of staging memory that this group has allocated so far.
   uint64_t staging_bytes() const;
 
  private:
@@ -79,20 +79,20 @@ class StagedCollective final : public Collective {
 
   Ticket Start(Operation operation);
   uint64_t StagedBytes(const Operation& operation) const;
-  // A free buffer of at least so many bytes; null when all are lent.
+  // A free buffer of at least `bytes`; null when all are lent.
   Result<Buffer*> LendBuffer(uint64_t bytes);
-  // Begins waiting operations, in order, as far as there are buffers.
+  // Begins waiting operations, in order, while there are buffers.
   void BeginThoseInTurn();
   void Begin(Operation* operation, Buffer* buffer);
-  // The outcome at the host, which is waited for, comes back to the block; the buffer is free.
+  // Waits for the outcome on the host, copies it back to the block and frees the buffer.
   void Finish(Operation* operation);
-  // The oldest operation that is at the host; null when there is none.
+  // The oldest operation that the host group is working on; null if none.
   Operation* OldestAtHost();
-  // What the group on the host is to see of the operation goes to its staging memory.
+  // Copies the host group's input to staging memory.
   Status CopyOut(const Operation& operation);
-  // The result comes back.
+  // Copies the result back.
   Status CopyBack(const Operation& operation);
-  // Copies `bytes` at `offset` of the block from or to its staging memory; blocks.
+  // Copies `bytes` at `offset` between the block and its staging memory; blocks.
   Status Copy(const Operation& operation, bool out, uint64_t offset, uint64_t bytes);
   Status CopyBytes(void* to, const void* from, uint64_t bytes);
 

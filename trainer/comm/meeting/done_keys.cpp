@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::chrono::seconds kAnswerWithin(10);
 
-// Runs `body` with the store; a store that fails is logged, since its absence changes only what
-// happens after a death.
+// Runs `body` with the store; a store failure is only logged, since it matters only after a later
+// death.
 template <typename Body>
 void WithStore(const Rendezvous& meet, const std::string& job, Body&& body) {
   try {

@@ -1,9 +1,9 @@
-// DoneKeys: where the ranks that torchrun started note that nothing is left for them to do but to
-// say goodbye: in the store of its agent.
+// DoneKeys: keys in torchrun's store by which its ranks note that they have finished all work and
+// only have to leave.
 //
-// One thread; each call connects anew. When one rank dies torchrun starts all of them again, also
-// when the death came behind the last work. The job may be gone by then, and the ranks would begin
-// it anew. The agent's store outlives its ranks and ends with the run.
+// One thread; each call opens a new connection. When one rank dies torchrun restarts all of them,
+// even if the death came after the last work. The job may be gone by then, and the ranks would
+// begin it from scratch. The agent's store outlives its ranks and ends with the run.
 #pragma once
 
 #include <string>
@@ -14,12 +14,12 @@ namespace tidepool::trainer {
 
 class DoneKeys {
  public:
-  // `job` keeps runs apart that share a store.
+  // `job` separates runs that share a store.
   DoneKeys(Rendezvous meet, std::string job) : meet_(std::move(meet)), job_(std::move(job)) {}
 
-  // This rank's key. A store that has ended needs none: failure is silent.
+  // Sets this rank's key. Failure is silent: a store that has ended needs no key.
   void Set() const;
-  // For a run that begins, where a store was left from another of its name.
+  // For a new run that finds the store of an earlier run of the same name.
   void Clear() const;
   // True when every rank has set its key; false also when the store does not answer.
   bool AllSet() const;

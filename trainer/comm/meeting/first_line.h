@@ -1,4 +1,4 @@
-// FirstLine: what an exception of c10 or Gloo says, without the back trace below it.
+// FirstLine: the message of an exception of c10 or Gloo, without the back trace below it.
 //
 // Any thread.
 #pragma once

@@ -1,4 +1,4 @@
-// Guarded: calls of c10, c10d and Gloo, whose exceptions become a Status.
+// Guarded: calls c10, c10d and Gloo and turns their exceptions into a Status.
 //
 // Any thread.
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace tidepool::trainer {
 
-// Runs `body`. Errors: kCollectiveFailed; `doing` says what failed.
+// Runs `body`. Errors: kCollectiveFailed; `doing` describes the failed action.
 template <typename Body>
 Status Guarded(const std::string& doing, Body&& body) {
   try {

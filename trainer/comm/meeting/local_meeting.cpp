@@ -17,13 +17,13 @@
 namespace tidepool::trainer {
 namespace {
 
-// Between two questions whether to go on waiting.
+// Interval of asking whether to go on waiting.
 constexpr int kSliceMs = 50;
-constexpr int64_t kAnswerWithinNs = 10 * kNsPerSecond;  // for an answer of a peer that listens
+constexpr int64_t kAnswerWithinNs = 10 * kNsPerSecond;  // for an answer of a listening peer
 
 enum class Heard { kPacket, kNothing, kEnd };
 
-// Waits a slice for a packet. kEnd: the peer is gone, or does not speak our protocol.
+// Waits one slice for a packet. kEnd: the peer is gone, or does not speak our protocol.
 Heard Hear(int socket, MeetingPacket* packet, UniqueFd* fd) {
   pollfd polled{.fd = socket, .events = POLLIN, .revents = 0};
   poll(&polled, 1, kSliceMs);
@@ -45,7 +45,7 @@ std::vector<uint32_t> RanksIn(uint64_t mask) {
   return ranks;
 }
 
-// All ranks of a run of `world`, but for rank 0 and `rank`, as a mask.
+// Mask of all ranks of a run of `world` except rank 0 and `rank`.
 uint64_t OthersThan(uint32_t rank, uint32_t world) {
   const uint64_t all = world == kRanksOfMachineMax ? ~uint64_t{0} : (uint64_t{1} << world) - 1;
   return all & ~uint64_t{1} & ~(uint64_t{1} << rank);
@@ -56,10 +56,10 @@ uint64_t OthersThan(uint32_t rank, uint32_t world) {
 // The state of a rank that looks for rank 0.
 struct LocalMeeting::Search {
   Patience patience;
-  Patience turned_away;     // by rank 0, which lives: no sign of life of it lengthens that
-  uint64_t missing = 1;     // rank 0, until it tells of others
+  Patience turned_away;     // by rank 0, which lives: its signs of life do not extend this wait
+  uint64_t missing = 1;     // rank 0, until it names others
   bool rank_taken = false;  // another process has come as this rank
-  bool is_over = false;     // this connection has nothing more to say
+  bool is_over = false;     // this connection will bring nothing more
   bool all_here = false;
 };
 
@@ -126,8 +126,8 @@ Status LocalMeeting::Join() {
   }
 }
 
-// While rank 0 speaks to this one, it tells who is missing, and the user is told by rank 0; what of
-// others was heard before it went away says nothing about them now.
+// While connected, rank 0 says who is missing and tells the user. Signs of other ranks from before
+// it went away say nothing about them now.
 Status LocalMeeting::GoOn(Search* search, bool is_connected) {
   const int64_t now_ns = clock_->NowNs();
   const uint64_t others = search->missing & ~uint64_t{1};
@@ -152,7 +152,7 @@ Status LocalMeeting::GoOn(Search* search, bool is_connected) {
   return std::move(goes_on).Why(why);
 }
 
-// Returns ok also when this one was not rank 0 of the run: the next one is tried.
+// Also returns ok if the peer was not this run's rank 0: the next name is tried.
 Status LocalMeeting::TryOne(const std::string& name, Search* search) {
   const UniqueFd found = ConnectAbstract(name);
   if (!found.valid() || !OwnedByUs(found.get())) return {};
@@ -165,7 +165,7 @@ Status LocalMeeting::TryOne(const std::string& name, Search* search) {
     peers_[0] = Duplicate(found.get());
     return {};
   }
-  Disband();  // connections to others, of a meeting that came to nothing
+  Disband();  // drops connections of a failed meeting
   return {};
 }
 
@@ -184,10 +184,10 @@ Status LocalMeeting::Listen(int socket, Search* search) {
       return Refused(packet, search);
     const int64_t now_ns = clock_->NowNs();
     if (heard == Heard::kPacket && !std::exchange(is_answered, true)) {
-      // How long these ranks have been missing meanwhile is not known, so their time starts anew.
+      // How long these ranks have been missing is unknown, so their limits start anew.
       for (uint32_t rank = 0; rank < meet_.world; ++rank) search->patience.Heard(rank, now_ns);
     }
-    // Rank 0 has lived until the end of its connection.
+    // Rank 0 lived until its connection ended.
     if (is_answered && heard != Heard::kNothing) search->patience.Heard(0, now_ns);
     if (heard == Heard::kEnd || (!is_answered && now_ns > answer_by_ns)) return {};
     if (heard == Heard::kPacket) Take(packet, std::move(fd), search);
@@ -196,7 +196,7 @@ Status LocalMeeting::Listen(int socket, Search* search) {
   return {};
 }
 
-// Handles a packet of rank 0 to a rank that it has taken in.
+// Handles a packet of rank 0 to a rank that it has admitted.
 void LocalMeeting::Take(MeetingPacket packet, UniqueFd fd, Search* search) {
   switch (packet.kind) {
     case MeetingPacket::Kind::kWaiting:

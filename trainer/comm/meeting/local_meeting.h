@@ -1,12 +1,12 @@
 // LocalMeeting: how the ranks of one machine find each other and make groups: over Unix sockets,
 // which the kernel guards, and without a port.
 //
-// One thread (the trainer's main thread). Rank 0 listens while it gathers
-// (trainer/comm/meeting/meeting_host.h) under a name that nobody could know before; the others look
-// for it and connect. Both sides ask the kernel for the other's user before a byte is read, and
-// rank 0 compares run, specification, rank and world. It then gives every two ranks a connection of
-// their own; groups are made over those. A connection of another process is closed, and changes
-// nothing for the run. How long they wait for each other: trainer/comm/meeting/patience.h.
+// One thread (the trainer's main thread). While it gathers, rank 0 listens
+// (trainer/comm/meeting/meeting_host.h) under a name that nobody can predict; the others look for
+// it and connect. Both sides ask the kernel for the peer's user before reading a byte, and rank 0
+// compares run, specification, rank and world. It then gives every pair of ranks a connection of
+// its own, over which groups are made. A connection of a foreign process is closed and does not
+// affect the run. For the time-outs see trainer/comm/meeting/patience.h.
 #pragma once
 
 #include <memory>
@@ -26,15 +26,15 @@ namespace tidepool::trainer {
 
 class LocalMeeting {
  public:
-  // `meet`: run and spec are set, world is at most kRanksOfMachineMax.
+  // `meet`: run and spec are set; world is at most kRanksOfMachineMax.
   explicit LocalMeeting(Rendezvous meet)
       : meet_(std::move(meet)), clock_(meet_.clock), peers_(meet_.world) {}
 
-  // Blocks until every rank of the run has called it. May be repeated after Disband.
-  // Errors: kRanksMissing (names those that are not waited for any longer), kJobMismatch (rank 0
-  // has another specification), kCollectiveFailed (no socket), and what meet.interrupted returned.
+  // Blocks until every rank of the run has called it. May be repeated after Disband. Errors:
+  // kRanksMissing (names the ranks on which it has given up), kJobMismatch (rank 0 has another
+  // specification), kCollectiveFailed (no socket), and what meet.interrupted returned.
   Status Gather();
-  // This rank leaves the meeting; its groups live on.
+  // Leaves the meeting; this rank's groups live on.
   void Disband();
 
   // Blocks until all members have called it with the same spec. A group of one is a SoloCollective.
@@ -42,10 +42,10 @@ class LocalMeeting {
   // meet.interrupted returned.
   Result<std::unique_ptr<Collective>> MakeGroup(const GroupSpec& spec);
   // Blocks until both ends have called it with the same spec; this rank is one of them. Errors: as
-  // MakeGroup.
+  // for MakeGroup.
   Result<std::unique_ptr<RankLink>> MakeLink(const LinkSpec& spec);
 
-  // At rank 0: who was refused in all meetings so far.
+  // At rank 0: the peers refused in all meetings so far.
   const RefusedPeers& refused() const { return refused_; }
 
  private:

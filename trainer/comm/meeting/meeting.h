@@ -1,5 +1,5 @@
-// Meeting: where the ranks of a run find each other and make groups: over Unix sockets where all
-// run on one machine (local_meeting.h), else over TCP through Gloo (rendezvous_store.h).
+// Meeting: how the ranks of a run find each other and make groups: over Unix sockets if all run on
+// one machine (local_meeting.h), else over TCP through Gloo (rendezvous_store.h).
 //
 // One thread (the trainer's main thread).
 #pragma once
@@ -21,11 +21,11 @@ class Meeting {
   // Errors: those of RendezvousStore::Open.
   static Result<std::unique_ptr<Meeting>> Open(const Rendezvous& meet);
 
-  // Blocks until every rank of the run has called it. May be repeated after Disband, once all ranks
-  // that stayed have disbanded.
+  // Blocks until every rank of the run has called it. May be repeated after Disband, once all
+  // surviving ranks have disbanded.
   // Errors: kRanksMissing, kJobMismatch, kCollectiveFailed, and what meet.interrupted returned.
   Status Gather() { return local_ ? local_->Gather() : store_->Gather(); }
-  // This rank leaves the meeting. Must come before anything that lets new ranks gather.
+  // Leaves the meeting. Must come before anything that lets new ranks gather.
   void Disband() { local_ ? local_->Disband() : store_->Disband(); }
   // Blocks until all members have called it with the same spec.
   Result<std::unique_ptr<Collective>> MakeGroup(const GroupSpec& spec) {

@@ -19,11 +19,11 @@ namespace {
 
 constexpr size_t kPrefixDigits = 32;  // of the run's hash
 constexpr int64_t kHelloWithinNs = 10 * kNsPerSecond;
-constexpr size_t kGuestsMax = 64;  // that have not said who they are
-// Bounds the connections accepted in a turn: those of strangers must not keep the host from ranks
+constexpr size_t kGuestsMax = 64;  // peers that have not identified themselves
+// Bounds the connections accepted per turn: foreign processes must not keep the host from ranks
 // that have come.
 constexpr int kAcceptsOfTurn = 1024;
-constexpr int64_t kDeliverWithinNs = 20 * kNsPerSecond;  // to a rank that stands still
+constexpr int64_t kDeliverWithinNs = 20 * kNsPerSecond;  // to a rank that has stopped
 
 uint64_t RandomWord(const Clock& clock) {
   uint64_t word = 0;
@@ -128,7 +128,7 @@ bool MeetingHost::Hear(Guest* guest) {
 
   MeetingPacket::Verdict verdict = JudgeHello(own_, *hello);
   if (verdict == MeetingPacket::Verdict::kWelcome) {
-    // The process that came as this rank before may have died since.
+    // The previous process of this rank may have died since.
     DropTheDead();
     if (ranks_[hello->rank].valid()) verdict = MeetingPacket::Verdict::kRankTaken;
   }
@@ -158,7 +158,7 @@ void MeetingHost::Refuse(int socket, MeetingPacket::Verdict verdict) {
   static_cast<void>(SendPacket(socket, Encode(answer)));
 }
 
-// A rank that waits sends nothing: when its socket is readable, it has ended.
+// A waiting rank sends nothing: if its socket is readable, the rank has ended.
 void MeetingHost::DropTheDead() {
   for (UniqueFd& rank : ranks_) {
     std::array<std::byte, kMeetingPacketBytes> bytes;
@@ -183,8 +183,7 @@ bool MeetingHost::Deliver(uint32_t to, const MeetingPacket& packet, int fd) {
     const PacketResult result = SendPacket(ranks_[to].get(), Encode(packet), fd);
     if (result == PacketResult::kDone) return true;
     if (result != PacketResult::kWouldBlock || clock_->NowNs() > end_ns) return false;
-    // There is no room in its socket, or there are too many descriptors in flight; both end when
-    // ranks read.
+    // Its socket is full, or too many descriptors are in flight; both clear when ranks read.
     clock_->SleepNs(kNsPerMs);
   }
 }
@@ -213,7 +212,7 @@ bool MeetingHost::Introduce() {
 
   MeetingPacket packet = own_;
   packet.kind = MeetingPacket::Kind::kAllHere;
-  // A rank that dies from here on has met the others: the first group finds that it is gone.
+  // A rank that dies after this point has met the others: the first group notices its absence.
   for (uint32_t rank = 1; rank < own_.world; ++rank) static_cast<void>(Deliver(rank, packet, -1));
   return true;
 }

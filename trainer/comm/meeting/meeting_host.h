@@ -1,10 +1,10 @@
-// MeetingHost: rank 0's side of one meeting of the ranks of a machine: it listens, tells who
-// belongs to the run, and connects everybody with everybody.
+// MeetingHost: rank 0's side of one meeting of the ranks of a machine: it listens, decides who
+// belongs to the run, and connects all ranks with each other.
 //
-// One thread. Where it listens is a new name each time, behind a prefix that follows from the run
-// (MeetingPrefix), so that nobody can take the name before. Who connects is another user (closed at
-// once, nothing is read), a process that does not belong to the run (told so), or a rank, which
-// waits here until all have come. A rank that dies meanwhile may come again.
+// One thread. It listens under a new name each time, with a prefix derived from the run
+// (MeetingPrefix), so that nobody can take the name in advance. A peer is a process of another user
+// (closed at once, unread), a process that is not of the run (refused with a reason), or a rank,
+// which waits here until all have come. A rank that dies meanwhile may come again.
 #pragma once
 
 #include <cstdint>
@@ -21,46 +21,46 @@
 
 namespace tidepool::trainer {
 
-// How the names begin under which rank 0 of `run` listens.
+// Prefix of the names under which rank 0 of `run` listens.
 std::string MeetingPrefix(const ContentHash& run);
 
-// Peers that were turned away, by reason.
+// Refused peers, by reason.
 struct RefusedPeers {
   uint64_t of_other_users = 0;
-  uint64_t of_other_runs = 0;  // or of another specification, or a rank that has come already
-  uint64_t malformed = 0;      // what they said, or nothing within the time
+  uint64_t of_other_runs = 0;  // or of another specification, or of a rank already here
+  uint64_t malformed = 0;      // sent a malformed packet, or none within the time
   // All of them.
   uint64_t total() const { return of_other_users + of_other_runs + malformed; }
 };
 
 class MeetingHost {
  public:
-  // Listens. Errors: kCollectiveFailed.
+  // Starts to listen. Errors: kCollectiveFailed.
   static Result<std::unique_ptr<MeetingHost>> Open(const Rendezvous& meet);
   ~MeetingHost();
 
-  // Takes in the ranks that have come, and waits `wait_ms` at most for the next one. True: every
-  // rank is here.
+  // Admits the ranks that have come, and waits at most `wait_ms` for the next one. True: every rank
+  // is here.
   bool Turn(int wait_ms);
   // Connects all ranks with each other and tells them that all are here. False: one has left
-  // meanwhile; all others have been sent away and come again by themselves.
+  // meanwhile; all others have been sent away and reconnect on their own.
   bool Introduce();
   // After Introduce: the connection to each rank, invalid for this one.
   std::vector<UniqueFd> TakePeers();
 
-  // Bit r: rank r has not come.
+  // Bit r: rank r is missing.
   uint64_t missing() const;
   const RefusedPeers& refused() const { return refused_; }
 
  private:
-  struct Guest {  // has not said who it is
+  struct Guest {  // has not identified itself yet
     UniqueFd socket;
     int64_t since_ns;
   };
 
   MeetingHost(const Rendezvous& meet, UniqueFd listener);
   void AcceptAll();
-  // False: this guest is done with.
+  // False: drop this guest.
   bool Hear(Guest* guest);
   void Refuse(int socket, MeetingPacket::Verdict verdict);
   void DropTheDead();

@@ -9,9 +9,9 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr uint64_t kPacketMagic =
-    0x31'54'45'45'4D'50'54'00;  // "\0TPMEET1", the protocol's version at its end
+    0x31'54'45'45'4D'50'54'00;  // "\0TPMEET1"; the last byte is the protocol's version
 
-// The packet as it is sent. Both ends are programs on one machine, so it is not converted.
+// The packet as sent. Both ends are programs on one machine, so bytes are not swapped.
 struct Wire {
   uint64_t magic;
   uint32_t kind, verdict, rank, world;

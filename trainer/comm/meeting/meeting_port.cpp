@@ -15,8 +15,8 @@
 namespace tidepool::trainer {
 namespace {
 
-// True for a socket that the kernel connected to itself, as it may when nobody listens at a port of
-// the range that it gives out.
+// True for a socket that the kernel connected to itself, which can happen if nobody listens at a
+// port in the ephemeral range.
 bool ConnectedToItself(int fd) {
   sockaddr_storage ours{}, theirs{};
   socklen_t our_size = sizeof(ours), their_size = sizeof(theirs);

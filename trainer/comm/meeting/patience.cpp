@@ -11,7 +11,7 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr int64_t kTellEveryNs = 60 * kNsPerSecond;
-constexpr size_t kToldOfMax = 4;  // ranks in one line
+constexpr size_t kToldOfMax = 4;  // ranks named in one line
 constexpr int kSignalled = 128;   // exit codes from here: 128 + the signal
 
 std::string HowEnded(uint32_t rank, int exit_code) {

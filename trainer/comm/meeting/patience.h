@@ -1,10 +1,10 @@
-// Patience: how long a rank that waits for others goes on waiting. The limit counts from the last
-// sign of life of a rank that is missing, not from when the waiting began.
+// Patience: how long a rank waits for missing ranks. The limit counts from a missing rank's last
+// sign of life, not from the start of the wait.
 //
-// One thread. Nothing is waited for here, and time is handed in. A rank that is known to be on its
-// way (`standing`) is waited for without end, and the user is told of it once a minute; one that is
-// known to have ended for good ends the wait at once; of every other one a sign of life has to come
-// within the limit. Decision 038 has the reasons.
+// One thread. Does not block; callers pass the time. A rank known to be on its way (`standing`) is
+// waited for without limit, and the user is told once a minute; a rank known to have ended for good
+// ends the wait at once; any other rank must show a sign of life within the limit. Decision 038 has
+// the reasons.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ std::string NamesOfRanks(const std::vector<uint32_t>& ranks);
 class Patience {
  public:
   struct Terms {
-    uint32_t world = 1;    // ranks
-    int64_t limit_ns = 0;  // without a sign of life
+    uint32_t world = 1;    // number of ranks
+    int64_t limit_ns = 0;  // limit without a sign of life
     std::string doing{};   // how the error begins: "meeting the other ranks failed on rank 0 of 2"
-    // Asked at every Wait for each rank that is missing; null: nothing is known of any.
+    // Called in every Wait for each missing rank; null: nothing is known of any.
     std::function<RankStanding(uint32_t rank)> standing = nullptr;
     std::function<void(const std::string& line)> say = nullptr;  // null: nobody is told
   };
@@ -34,17 +34,17 @@ class Patience {
 
   Patience(Terms terms, int64_t now_ns);
 
-  // `rank` is here, or something of it was heard.
+  // `rank` has come, or has shown a sign of life.
   void Heard(uint32_t rank, int64_t now_ns);
-  // These have not come. ok: they are waited for. Errors: kRanksMissing, naming those for whose
-  // sake the wait is over, and why.
+  // `missing` have not come. ok: go on waiting. Errors: kRanksMissing, naming the ranks that end
+  // the wait, and why.
   Status Wait(const std::vector<uint32_t>& missing, int64_t now_ns,
               Telling telling = Telling::kYes);
 
  private:
   struct Known {
-    int64_t heard_ns;  // at the meeting; at first the begin of the wait
-    int64_t sign_ns;   // there, or by where it stands
+    int64_t heard_ns;  // last sign at the meeting; at first the start of the wait
+    int64_t sign_ns;   // last sign there or through `standing`
     RankStanding standing;
   };
   // Names the ranks that have been missing for a while.

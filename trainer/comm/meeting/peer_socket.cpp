@@ -15,7 +15,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// The length that goes with the address; 0 for a name that is too long.
+// The length to pass with the address; 0 for a name that is too long.
 socklen_t AbstractAddress(const std::string& name, sockaddr_un* address) {
   *address = {};
   address->sun_family = AF_UNIX;
@@ -46,7 +46,7 @@ std::vector<std::string> FindListening(const std::string& prefix) {
   std::vector<std::string> names;
   std::ifstream table("/proc/net/unix");
   for (std::string line; std::getline(table, line);) {
-    // "Num RefCount Protocol Flags Type St Inode Path"; an abstract name is shown behind an @.
+    // "Num RefCount Protocol Flags Type St Inode Path"; an abstract name is shown with a leading @.
     std::istringstream words(line);
     std::string number, references, protocol, flags, type, state, inode, path;
     words >> number >> references >> protocol >> flags >> type >> state >> inode >> path;
@@ -111,7 +111,7 @@ PacketResult SendPacket(int socket, std::span<const std::byte> packet, int fd) {
 
 PacketResult ReceivePacket(int socket, std::span<std::byte> packet, UniqueFd* fd) {
   iovec part{packet.data(), packet.size()};
-  // CMSG_SPACE rounds up: without the length below, two descriptors would fit.
+  // CMSG_SPACE rounds up: without the length set below, two descriptors would fit.
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
   message.msg_iov = &part;

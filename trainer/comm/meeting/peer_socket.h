@@ -1,8 +1,8 @@
-// Sockets between processes of one user on one machine: abstract Unix sockets, which are no files.
+// Sockets between processes of one user on one machine: abstract Unix sockets, which are not files.
 //
-// Any thread; no state. Anybody in the same network namespace can see the name of such a socket,
-// connect to it, and listen under a name of the same form. Only OwnedByUs tells who the other side
-// is; call it before a byte is read or written.
+// Any thread; no state. Every process in the network namespace can see the name of such a socket,
+// connect to it, and listen under a name of the same form. Only OwnedByUs identifies the peer's
+// user; call it before reading or writing a byte.
 #pragma once
 
 #include <cstddef>
@@ -15,13 +15,13 @@
 
 namespace tidepool::trainer {
 
-// Packets, not blocking. Invalid on error, see errno.
+// Listens for packets, non-blocking. Invalid on error, see errno.
 UniqueFd ListenAbstract(const std::string& name);
-// Names with this beginning under which a process listens now, in no order.
+// Names with this prefix under which a process listens now, unordered.
 std::vector<std::string> FindListening(const std::string& prefix);
-// Packets, not blocking. Invalid when nobody listens under `name`, or has no room; never waits.
+// Connects, non-blocking, packets. Invalid if nobody listens under `name` or its queue is full.
 UniqueFd ConnectAbstract(const std::string& name);
-// Invalid when nobody waits to be accepted.
+// Invalid if no peer is waiting to be accepted.
 UniqueFd AcceptPeer(int listener);
 
 // True when the process at the other end had our effective user id when it connected, or began to
@@ -32,21 +32,21 @@ bool OwnedByUs(int socket);
 struct SocketPair {
   UniqueFd ours, theirs;
 };
-// Connected, not blocking; `type`: SOCK_STREAM or SOCK_SEQPACKET. Both invalid on error, see errno.
+// Connected, non-blocking; `type`: SOCK_STREAM or SOCK_SEQPACKET. Both invalid on error, see errno.
 SocketPair MakePair(int type);
 
-// What became of a call on a socket.
+// Result of a socket call.
 enum class PacketResult {
   kDone,
-  kWouldBlock,  // nothing there; no room; the kernel holds too many descriptors in flight
+  kWouldBlock,  // no packet; no room; or the kernel holds too many descriptors in flight
   kClosed,      // the peer is gone
-  // Not exactly so long, or with more than one descriptor: the peer does not know our protocol.
+  // Another length, or more than one descriptor: the peer does not speak our protocol.
   kMalformed,
 };
-// One packet, with a descriptor unless `fd` is -1, which stays the caller's. Never raises SIGPIPE.
+// Sends one packet, with a descriptor unless `fd` is -1; the caller keeps it. Never raises SIGPIPE.
 PacketResult SendPacket(int socket, std::span<const std::byte> packet, int fd = -1);
-// A packet of exactly packet.size() bytes. `fd`: the descriptor that came with it; invalid where
-// none did.
+// Receives a packet of exactly packet.size() bytes. `fd`: the descriptor that came with it; invalid
+// if none did.
 PacketResult ReceivePacket(int socket, std::span<std::byte> packet, UniqueFd* fd);
 
 }  // namespace tidepool::trainer

@@ -66,7 +66,7 @@ Result<Rendezvous> RendezvousFromEnv() {
     if (port == 0) return Missing("MASTER_PORT");
     meet.host = std::getenv("MASTER_ADDR");
   }
-  // torchrun's agent keeps the port open itself, over all its restarts of the ranks.
+  // torchrun's agent keeps the port open over all restarts of the ranks.
   const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
   const bool agent_serves = agent != nullptr && std::string_view(agent) == "True";
   meet.serves_store = rank == 0 && !agent_serves;

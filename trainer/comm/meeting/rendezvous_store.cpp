@@ -24,12 +24,12 @@
 namespace tidepool::trainer {
 namespace {
 
-// Key of the number of meetings of this store that have been disbanded.
+// Key of the number of disbanded meetings of this store.
 constexpr const char* kMeetings = "meetings";
 
-// torch 2.11 enters a new group into its flight recorder before it takes the recorder's lock, so
-// that two threads with a group each could end the process; and it takes a back trace for every
-// operation. Who sets the variable keeps it.
+// torch 2.11 records a new group in its flight recorder before taking the recorder's lock, so two
+// threads with a group each could crash the process; it also takes a back trace per operation. A
+// user's own setting of the variable wins.
 void SwitchFlightRecorderOff() {
   [[maybe_unused]] static const int once = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/0);
 }
@@ -38,12 +38,11 @@ std::string Address(const Rendezvous& meet) {
   return meet.host + ":" + std::to_string(meet.port);
 }
 
-// What a rank leaves at the meeting: what it trains, and which process it is.
+// What a rank leaves in the store: the hash of what it trains, and an id of its process.
 std::vector<uint8_t> SignOf(const Rendezvous& meet) {
   std::vector<uint8_t> sign(sizeof meet.spec + sizeof(uint64_t));
   std::memcpy(sign.data(), &meet.spec, sizeof meet.spec);
-  // Without one, a meeting that mixes two lives of a rank is found out by a time-out, as it was
-  // before.
+  // Without an id, a meeting that mixes two incarnations of a rank only ends by a time-out.
   static_cast<void>(getrandom(sign.data() + sizeof meet.spec, sizeof(uint64_t), 0));
   return sign;
 }
@@ -57,8 +56,8 @@ struct RendezvousStore::State {
   c10::intrusive_ptr<c10d::Store> store;    // the same, under the run's prefix
   c10::intrusive_ptr<c10d::Store> meeting;  // the same, under the meeting's; null before Gather
 
-  // Everybody is here. From now on the meeting's prefix has all processes in it: what one of a
-  // former meeting left behind is not found.
+  // All ranks are here. From now on the meeting's prefix includes all process ids, so leftovers of
+  // a former meeting are not found.
   Status CompareSigns(const std::vector<std::string>& everybody, const std::string& doing) {
     ContentHasher all;
     for (uint32_t rank = 0; rank < meet.world; ++rank) {
@@ -116,7 +115,7 @@ Result<std::unique_ptr<RendezvousStore>> RendezvousStore::Open(const Rendezvous&
       options.port = meet.port;
       options.isServer = meet.serves_store;
       options.numWorkers = meet.world;
-      options.waitWorkers = false;  // the groups wait for their members themselves
+      options.waitWorkers = false;  // each group waits for its own members
 
       if (listener.valid()) {
         options.port = BoundPort(listener.get());
@@ -149,7 +148,7 @@ Status RendezvousStore::Gather() {
         c10::make_intrusive<c10d::PrefixStore>("meeting" + std::to_string(number), state_->store);
     state_->meeting->set(everybody[meet.rank], SignOf(meet));
   }));
-  // Who is missing is asked now and then only: hundreds of ranks that ask for each other one by one
+  // Missing ranks are queried only now and then: hundreds of ranks that query each other one by one
   // would keep the store busy.
   const uint64_t refresh_every = std::max<uint64_t>(20, meet.world);
   std::vector<uint32_t> missing;
@@ -175,7 +174,7 @@ void RendezvousStore::Disband() {
   if (state_->meeting == nullptr) return;
   state_->meeting.reset();
   if (state_->meet.rank != 0) return;
-  // A failure is ignored: where the store is gone, the next one counts anew.
+  // A failure is ignored: if the store is gone, the next one counts anew.
   static_cast<void>(Guarded("disbanding", [&] { state_->store->add(kMeetings, 1); }));
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kAbortPollNs = 100'000;
 
-// Nobody is left to hear of a failure.
+// An error has no one to be reported to.
 void Abort(const NcclTable* nccl, void* communicator, std::atomic<uint64_t>* left) {
   static_cast<void>(nccl->comm_abort(communicator));
   left->fetch_sub(1, std::memory_order_release);
@@ -31,7 +31,7 @@ void CommunicatorSet::AbortAll() {
   const std::set<void*> all = std::exchange(communicators_, {});
   if (all.empty()) return;
 
-  // Shared with the threads, because one may stay in NCCL for longer than this call.
+  // Shared with the threads, because one may stay in NCCL longer than this call.
   const auto left = std::make_shared<std::atomic<uint64_t>>(all.size());
   for (void* communicator : all) {
     const auto give_up = [nccl = nccl_, communicator, left] {

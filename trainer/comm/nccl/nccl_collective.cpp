@@ -10,7 +10,7 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr int64_t kPollNs = 20'000;
-// Number of looks before the first sleep: NCCL launches an operation within microseconds.
+// Number of polls before the first sleep: NCCL launches an operation within microseconds.
 constexpr int kSpins = 200;
 constexpr int64_t kAskNs = kNsPerSecond / 4;
 constexpr int64_t kFarewellNs = 5 * kNsPerSecond;
@@ -29,7 +29,7 @@ std::byte* ShardOf(const BlockView& block, uint32_t rank) {
   return static_cast<std::byte*>(block.data) + rank * block.shard_elements * BytesOf(block.dtype);
 }
 
-// What rank 0 tells the others.
+// Rank 0's message to the others.
 struct Invitation {
   NcclId id;
   int result = NcclTable::kSuccess;  // of making the id
@@ -57,7 +57,7 @@ Status NcclCollective::Connect() {
   TP_RETURN_IF_ERROR(setup_.host->Broadcast(&invitation, sizeof invitation));
   Settle("ncclGetUniqueId of its rank 0", invitation.result);
   if (!failure_.ok()) return failure_;
-  // NCCL takes the thread's GPU: any call of the stream makes it current.
+  // NCCL uses the thread's current GPU: any call of the stream sets it.
   setup_.stream->Record();
   const int result =
       setup_.nccl->comm_init_rank_config(&comm_, static_cast<int>(world()), invitation.id,
@@ -183,7 +183,7 @@ int NcclCollective::ExchangeParts(const PartsView& parts) {
   for (uint32_t peer = 0; peer < world() && first == NcclTable::kSuccess; ++peer) {
     const uint64_t out_count = parts.out_elements[peer], in_count = parts.in_elements[peer];
     const int rank = static_cast<int>(peer), type = TypeOf(parts.dtype);
-    // Whoever sends nothing and whoever takes nothing know it, so neither calls NCCL.
+    // Sender and receiver both know of an empty part, so neither calls NCCL for it.
     if (out_count > 0)
       note(setup_.nccl->send(out, out_count, type, rank, comm_, setup_.native_stream));
     if (in_count > 0)

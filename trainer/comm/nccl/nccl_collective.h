@@ -1,27 +1,27 @@
-// NcclCollective: a group of ranks with a GPU each, by NCCL: in place on the blocks, in the order
-// of a stream.
+// NcclCollective: a group of ranks with one GPU each, through NCCL: in place on the blocks, in
+// stream order.
 //
-// One thread (the trainer's main thread). Ranks that share one GPU cannot be in one NCCL group:
-// they take StagedCollective.
-// Order: an operation is in the stream when its Start has returned, so what is put into the stream
-// before it comes before it, and what is put in behind it sees its result. All groups of a process
-// whose operations may be in flight together should share one stream: kernels of two groups that
-// wait for peers in different orders could otherwise hold each other up.
-// Start waits for NCCL where NCCL has to set up connections first (an operation's first time),
-// which needs the peers' same call; all else returns at once, after kernels were launched.
-// A group that has failed stays so: results are garbage, and every Test and Wait says so. It fails
-// by itself when NCCL sees an error, when `doomed` says that the run is lost (asked four times a
-// second in Test and where NCCL is waited for), at the time-out of a set-up, with another group of
-// its set, and by GiveUp. Nobody looks while the CPU waits for a stream by other means: call Test
-// in between (ParameterCache::AwaitOperators does). The kernels of a group that has failed go on
-// waiting for their peers until GiveUp, or the destructor, aborts the communicators of all groups
-// of the set, and with them ends the waits behind them in the streams.
-// Ranks whose orders of operations differ hear of it in CompareOrder; what was started differently
-// before may hang in the stream, until GiveUp. Sizes of an all-to-all differ between ranks and are
-// not compared: those that do not fit each other hang likewise.
-// Arithmetic: sums are NCCL's, in its order, which is fixed for a group on given machines; not the
-// bits of Gloo's group. Barrier, SumDoubles and Broadcast go through the host's group of the same
-// ranks, which also carries NCCL's id.
+// One thread (the trainer's main thread). NCCL does not allow ranks that share one GPU in one
+// group: they use StagedCollective.
+// Order: an operation is enqueued when its Start has returned, so it follows the work enqueued
+// before and precedes the work enqueued after, which sees its result. All groups of a process whose
+// operations may be in flight together should share one stream: otherwise kernels of two groups
+// that wait for peers in different orders could deadlock.
+// Start blocks where NCCL has to set up connections first (an operation's first time), which needs
+// the same call on all peers; otherwise it returns after launching kernels.
+// A failed group stays failed: results are garbage, and every Test and Wait reports it. A group
+// fails when NCCL sees an error, when `doomed` says that the run is lost (called four times a
+// second in Test and while waiting for NCCL), at the time-out of a set-up, with another group of
+// its set, and by GiveUp. Nothing checks while the CPU waits for a stream by other means: call Test
+// in between (ParameterCache::AwaitOperators does). The kernels of a failed group keep waiting for
+// their peers until GiveUp, or the destructor, aborts the communicators of all groups of the set,
+// which also ends the waits behind them in the streams.
+// CompareOrder tells ranks that their orders of operations differ; the operations that differ may
+// hang in the stream until GiveUp. Sizes of an all-to-all differ between ranks and are not
+// compared: mismatched sizes hang likewise.
+// Arithmetic: NCCL sums in its own order, which is fixed for a group on given machines; the bits
+// are not those of Gloo's group. Barrier, SumDoubles and Broadcast go through the host group of the
+// same ranks, which also distributes NCCL's id.
 #pragma once
 
 #include <cstdint>
@@ -46,17 +46,17 @@ struct NcclSetup {   // pointers must outlive the collective
   device::Stream* stream = nullptr;
   void* native_stream = nullptr;  // the cudaStream_t of `stream`
   Clock* clock = nullptr;
-  int64_t timeout_ms = kCollectiveTimeoutMs;  // of one set-up of connections
+  int64_t timeout_ms = kCollectiveTimeoutMs;  // for one set-up of connections
   std::function<Status()> doomed{};           // Rendezvous::doomed
-  CommunicatorSet* together = nullptr;        // of all groups of this process
+  CommunicatorSet* together = nullptr;        // holds all groups of this process
 };
 
 class NcclCollective final : public Collective {
  public:
-  // Blocks until all members have called it. The calling thread's GPU is the stream's. Errors:
-  // kCollectiveFailed (with NCCL's text).
+  // Blocks until all members have called it. Uses the stream's GPU. Errors: kCollectiveFailed (with
+  // NCCL's text).
   static Result<std::unique_ptr<NcclCollective>> Open(NcclSetup setup);
-  // A healthy group is ended together with its peers (at most five seconds), else aborted.
+  // Ends a healthy group together with its peers (at most five seconds); aborts any other.
   ~NcclCollective() override;
 
   uint32_t rank() const override { return setup_.host->rank(); }
@@ -67,9 +67,9 @@ class NcclCollective final : public Collective {
   device::Stream* stream() override { return setup_.stream; }
   // True when the operation has ended, or the group has failed.
   bool Test(Ticket ticket) override;
-  // Whether the group is well; does not wait for the stream.
+  // Reports whether the group is healthy; does not wait for the stream.
   Status Wait(Ticket ticket) override;
-  // Compares the order of what was started, through the host's group.
+  // Compares the order of started operations through the host group.
   Status CompareOrder() override;
   Status Barrier() override { return setup_.host->Barrier(); }
   Status SumDoubles(double* values, uint64_t count) override {
@@ -86,27 +86,27 @@ class NcclCollective final : public Collective {
   explicit NcclCollective(NcclSetup setup) : setup_(std::move(setup)) {}
 
   Status Connect();
-  // The communicator is finalized and destroyed together with its peers; false where that fails.
+  // Finalizes and destroys the communicator together with its peers; false where that fails.
   bool EndsInOrder();
-  // The call of this name has returned `result`; waits until NCCL is done with it.
+  // Handles `result` of the NCCL call `name`; waits until NCCL has finished it.
   void Settle(const char* name, int result);
   void Fail(const char* name, int result);
   // False: this group has failed, or was aborted with another one.
   bool Usable();
-  // Looks for errors that came by themselves.
+  // Checks for asynchronous errors.
   void Look();
   void AskDoomed();
   Ticket Keep(const char* name, int result);
-  // Puts all sends and receives of an all-to-all into the stream, as one operation. Returns the
-  // first result that is neither success nor "in progress".
+  // Enqueues all sends and receives of an all-to-all as one operation. Returns the first result
+  // that is neither success nor "in progress".
   int ExchangeParts(const PartsView& parts);
   void FailWith(const Status& why);
   std::string Doing(const char* name) const;
 
   const NcclSetup setup_;
-  void* comm_ = nullptr;  // in use only as long as the set has it
+  void* comm_ = nullptr;  // usable only while the set has it
   Status failure_;
-  int64_t asked_ns_ = 0;  // doomed
+  int64_t asked_ns_ = 0;  // last call of `doomed`
   Ticket last_ = 0;
   OperationOrder order_;
   std::map<Ticket, device::Stream::Marker> in_flight_;

@@ -1,9 +1,9 @@
-// NcclTable: the functions of NCCL that the collectives use, found at run time: nothing is linked,
-// and a process has one NCCL at most.
+// NcclTable: the NCCL functions that the collectives use, loaded at run time: nothing is linked,
+// and a process has at most one NCCL.
 //
-// Any thread. Types are plain, so that no header of NCCL is needed here, and a test can fill the
+// Any thread. Types are plain, so that this header needs none of NCCL's and a test can fill the
 // table; nccl_table.cpp compares them with nccl.h. LibTorch's CUDA library brings its own
-// libnccl.so.2 and must be loaded first: the loader then gives that one, by its soname.
+// libnccl.so.2 and must be loaded first: the loader then returns that one, by its soname.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace tidepool::trainer {
 
-// ncclUniqueId.
+// Mirrors ncclUniqueId.
 struct NcclId {
   std::array<char, 128> bytes{};
 };
@@ -26,7 +26,7 @@ struct NcclTable {
 
   int (*get_version)(int* version) = nullptr;
   int (*get_unique_id)(NcclId* id) = nullptr;
-  // ncclCommInitRankConfig; `config` is what NonBlockingConfig gives.
+  // ncclCommInitRankConfig; `config` comes from NonBlockingConfig.
   int (*comm_init_rank_config)(void** comm, int ranks, NcclId id, int rank, void* config) = nullptr;
   int (*comm_get_async_error)(void* comm, int* error) = nullptr;
   int (*comm_finalize)(void* comm) = nullptr;
@@ -36,7 +36,7 @@ struct NcclTable {
                     void* stream) = nullptr;
   int (*reduce_scatter)(const void* send, void* receive, size_t receive_count, int type, int op,
                         void* comm, void* stream) = nullptr;
-  // What is called between group_start and group_end begins at once, in one operation.
+  // Calls between group_start and group_end begin together, as one operation.
   int (*group_start)() = nullptr;
   int (*group_end)() = nullptr;
   int (*send)(const void* send, size_t count, int type, int peer, void* comm,
@@ -47,13 +47,13 @@ struct NcclTable {
   const char* (*get_last_error)(void* comm) = nullptr;
 };
 
-// The loaded libnccl.so.2, else the one that the loader finds. Lives as long as the process.
-// Errors: kCollectiveFailed (none, or one that lacks a function, or a build without NCCL's header;
-// says which).
+// Loads NCCL: a libnccl.so.2 that is loaded already, else the one that the loader finds. Lives as
+// long as the process. Errors: kCollectiveFailed (none found, one that lacks a function, or a build
+// without NCCL's header; the text says which).
 Result<const NcclTable*> LoadNccl();
 
-// A configuration whose calls do not block, as NCCL's header of this build makes it; null in a
-// build without. One thread.
+// A configuration for non-blocking calls, made with this build's NCCL header; null in a build
+// without it. One thread.
 void* NonBlockingConfig();
 
 }  // namespace tidepool::trainer

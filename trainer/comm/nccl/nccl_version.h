@@ -1,7 +1,7 @@
-// The NCCL that this process has loaded, or would load, for `trainer version` and bug reports: two
-// NCCLs in one process are never allowed.
+// The NCCL version that this process has loaded, or would load, for `trainer version` and bug
+// reports: two NCCLs in one process are not allowed.
 //
-// Any thread. Loads it.
+// Any thread. Loads the library.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
-// RegisteredHost: some pages of this process's memory that a device's streams reach at full speed:
-// for flag words and staging.
+// RegisteredHost: pages of this process's memory, registered so that a device's streams access them
+// at full speed: flag words and staging buffers.
 //
-// One thread; owned (move only), all zero at first. No stream may still use it when it ends.
+// One thread; owned (move only), initially zero. No stream may still use it when it is destroyed.
 #pragma once
 
 #include <cstddef>
@@ -24,17 +24,17 @@ class RegisteredHost {
   // The pages.
   std::byte* data() const { return pages_.get(); }
   uint64_t bytes() const { return pages_.get_deleter().bytes; }
-  // A stream may still use it: it stays for the life of the process.
+  // A stream may still use the pages: leaks them for the life of the process.
   void Abandon();
 
  private:
   struct Unmap {
-    uint64_t bytes;  // 0 without pages: unique_ptr sets it so
+    uint64_t bytes;  // 0 without pages: as unique_ptr's default constructor leaves it
     void operator()(std::byte* pages) const;
   };
 
   std::unique_ptr<std::byte, Unmap> pages_;
-  std::unique_ptr<device::Registration> registration_;  // ends before the pages do
+  std::unique_ptr<device::Registration> registration_;  // is destroyed before the pages
 };
 
 }  // namespace tidepool::trainer

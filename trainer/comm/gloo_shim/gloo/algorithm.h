@@ -1,3 +1,3 @@
-// Algorithm: empty, in the stand-in for Gloo (see gloo/context.h). c10d's header includes this
-// file, but uses no name of it.
+// Algorithm: empty, part of the substitute for Gloo (see gloo/context.h). c10d's header includes
+// this file, but uses no name of it.
 #pragma once

@@ -1,3 +1,3 @@
-// Error: empty, in the stand-in for Gloo (see gloo/context.h). c10d's header includes this file,
-// but uses no name of it.
+// Error: empty, part of the substitute for Gloo (see gloo/context.h). c10d's header includes this
+// file, but uses no name of it.
 #pragma once

@@ -1,5 +1,5 @@
-// Store, in the stand-in for Gloo (see gloo/context.h): the abstract base that c10d's own store
-// adapter overrides. We make no such adapter.
+// Store, in the substitute for Gloo (see gloo/context.h): the abstract base that c10d's own store
+// adapter overrides. Our code makes no such adapter.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Device, in the stand-in for Gloo (see gloo/context.h): opaque transport objects.
+// Device, in the substitute for Gloo (see gloo/context.h): opaque transport objects.
 #pragma once
 
 namespace gloo::transport {
