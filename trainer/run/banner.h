@@ -1,8 +1,9 @@
-// What a run says of itself: three lines before its first step, or all that is known of it; and by
-// RunVoice what happens to it.
+// Banner and RunVoice: the lines that a run prints about itself before its first step, short or in
+// full, and messages about later events.
 //
-// Texts are pure. A RunVoice belongs to one thread (the trainer's main thread). A run introduces
-// itself once it has a session slot at the server, so that an error of usage stands alone.
+// Text functions are pure. A RunVoice belongs to one thread (the trainer's main thread). A run
+// prints its banner only once it has a session slot at the server, so that a usage error stands
+// alone.
 #pragma once
 
 #include <string>
@@ -13,38 +14,37 @@
 
 namespace tidepool::trainer {
 
-// What is not in the plan. `device` is empty on the CPU; `server` says where the job's states are.
+// What the plan lacks. `device` is empty on the CPU; `server`: where the job's states are.
 struct BannerWords {
   std::string data, device, server;
 };
 
-// The three lines.
+// The three lines of the short banner.
 std::string Banner(const RunPlan& plan, const RankPlace& place, const BannerWords& words);
-// With --verbose and --dry-run: the whole plan. Ends behind the data.
+// For --verbose and --dry-run: the whole plan. Ends with the data.
 std::string LongBanner(const RunPlan& plan, const RankPlace& place, const std::string& data);
 
-// Where a run computes, and on what.
+// The device that a run computes on, its data and its server.
 struct RunSetting {
   std::string data, device;
   bool is_gpu = false;
-  std::string server;  // empty: none was asked yet
+  std::string server;  // empty: not contacted yet
 };
 
-// Writes to stderr, rank 0 for all.
+// Writes to stderr, on rank 0 only.
 class RunVoice {
  public:
   // Both outlive it.
   RunVoice(const OutputOptions& output, const RankPlace& place) : output_(output), place_(place) {}
 
-  // Nothing with --quiet.
+  // Prints nothing with --quiet.
   void Say(const std::string& text) const;
-  // That the run waits is said also when progress is not shown; on a terminal a progress line may
-  // stand there.
+  // Prints a waiting message, also when progress is off; a progress line may be on the terminal.
   void SayWait(const std::string& line) const;
-  // Device, data and plan, whole.
+  // Prints device, data and the full plan.
   void SayPlan(const RunPlan& plan, const RunSetting& setting) const;
-  // Nothing that could be wrong stands between it and the first step. The whole plan with
-  // --verbose; at a later attempt only the server, and only then.
+  // Call when nothing but the first step can still fail. Prints the full plan with --verbose; at a
+  // later attempt only the server, and only with --verbose.
   void Introduce(const RunPlan& plan, const RunSetting& setting);
 
  private:

@@ -1,5 +1,5 @@
-// How TrainingRun comes to a model that may train: by the slot that the server has for it, behind
-// a step that is held or of a checkpoint, or with new weights.
+// How TrainingRun gets a model ready to train: from the server's slot after a held step or a
+// checkpoint's step, or with new weights.
 #include <algorithm>
 #include <utility>
 
@@ -29,7 +29,7 @@ Status TrainingRun::TakeSlot() {
   return slot.weights_ready ? Continue(slot.note) : Begin();
 }
 
-// The states of the steps that this process knows as sealed are gone.
+// The states of steps that this process knows as sealed are gone.
 Status TrainingRun::Begin() {
   if (!checkpoint_ && resume_) TP_RETURN_IF_ERROR(kept_->MayBegin(session_->socket_dir(), sealed_));
   sealed_ = 0;
@@ -52,7 +52,7 @@ Status TrainingRun::OpenCheckpoint() {
   TP_RETURN_IF_ERROR(CheckCheckpoints(options_));
   TP_ASSIGN_OR_RETURN(const std::string path, CheckpointToResume(options_));
   if (path.empty()) return {};
-  // Where memserver may hold the job, the checkpoint is read only when it does not.
+  // If memserver may hold the job, the checkpoint is read only when it does not.
   TP_ASSIGN_OR_RETURN(LoadedCheckpoint opened,
                       LoadedCheckpoint::Open(path, place_.rank == 0 && !resume_));
   const NotedSlot slot{
@@ -91,7 +91,7 @@ Status TrainingRun::ProvideBase() {
   return {};
 }
 
-// Weights, moments and the step, each rank its shards; from there on the job is as it was.
+// Each rank puts its shards of weights and moments, and the step: the job as it was saved.
 Status TrainingRun::LoadCheckpoint() {
   client::ChunkService* service = session_->service();
   if (resume_ && place_.rank == 0) TP_RETURN_IF_ERROR(VerifyCheckpoint(checkpoint_->path()));

@@ -33,7 +33,7 @@ Status CheckJobName(const std::string& job) {
       .Fix("give 1 to 63 letters, digits, dots, underscores and hyphens");
 }
 
-// config.json of adapters must not take the place of their base's.
+// The adapters' config.json must not overwrite their base's.
 Status CheckBesideBase(const std::string& save_dir, const RunPlan& plan) {
   if (plan.base == nullptr || save_dir.empty()) return {};
   std::error_code unknown;
@@ -88,7 +88,7 @@ Result<CheckedRun> CheckRun(const RunOptions& options, const RankPlace& place,
   CheckedRun checked;
   TP_ASSIGN_OR_RETURN(checked.plan, CheckPlan(options, place, job));
   if (place.rank == 0) TP_RETURN_IF_ERROR(CheckOutputs(options.output));
-  // Ranks of one pipeline train the same sequences.
+  // The ranks of one pipeline train the same sequences.
   const uint32_t columns = ColumnsOf(options, place.world);
   TP_ASSIGN_OR_RETURN(checked.data, OpenRunCorpus(options, checked.plan.shape, columns,
                                                   place.rank % columns, checked.plan.from.get()));
@@ -99,7 +99,7 @@ Status CheckLaunch(const RunOptions& options, uint32_t world) {
   RankPlace place;
   place.world = place.local_world = world;
   RunOptions settled = options;
-  // Any share will do here: the ranks choose, and what they choose is valid, too.
+  // Any share will do for this check: the ranks choose one, which is valid, too.
   if (settled.memory.rcache == "auto") settled.memory.rcache = "100%";
   if (settled.job.name.empty()) settled.job.name = "launch";
   TP_RETURN_IF_ERROR(ResumeWanted(settled.job, settled.server, place).status());

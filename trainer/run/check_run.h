@@ -1,9 +1,9 @@
-// CheckRun: the one validation of what a run is given, before anything is contacted, made or
-// started. `run`, `run --dry-run` and `launch` go through it; `estimate`, which needs no data and
-// writes nothing, and calls its part CheckPlan, and OpenRunCorpus where --data is given. Numbers
-// are checked before, flag by flag (number_flags.h).
+// CheckRun: the single validation of a run's options, before anything is contacted, created or
+// started. `run`, `run --dry-run` and `launch` call it; `estimate`, which needs no data and writes
+// nothing, calls CheckPlan, and OpenRunCorpus if --data is given. Numbers are checked earlier, flag
+// by flag (number_flags.h).
 //
-// Any thread; torch-free. Files are read, nothing is written.
+// Any thread; torch-free. Reads files, writes nothing.
 #pragma once
 
 #include <cstdint>
@@ -19,36 +19,36 @@
 
 namespace tidepool::trainer {
 
-// How long a run waits, and how large its private server is.
+// How long a run waits, and the size of its private server's pool.
 struct RunWaits {
-  std::optional<uint64_t> pool_bytes;  // as asked for
+  std::optional<uint64_t> pool_bytes;  // as requested
   int64_t server_timeout_ns = 0, rejoin_timeout_ns = 0, queue_timeout_ns = 0;
-  // For a rank of the run before to leave its slot: as long as other ranks are waited for. Where
-  // the server is the run's own, this.
+  // Wait for a rank of the previous run to leave its slot: as long as the wait for other ranks;
+  // with a private server, this default.
   int64_t slot_timeout_ns = 60 * kNsPerSecond;
 };
-// What a rank is told whose slot stays taken so long: the flag that bounds the wait, too.
+// The error of a rank whose slot stayed taken that long; names the flag that bounds the wait.
 Status SeatStaysTaken(const Status& taken, int64_t waited_ns, bool standalone);
 // Errors: kConfigBadValue (names the flag).
 Result<RunWaits> WaitsOf(const JobOptions& job, const ServerOptions& server);
 
-// Checks what the plan of a run depends on: the name of the job, the waits, the model, its layout
-// and its base. Errors: kUsageError, those of WaitsOf and MakeRunPlan.
+// Checks what a run's plan depends on: the job's name, the waits, the model, its layout and its
+// base. Errors: kUsageError, those of WaitsOf and MakeRunPlan.
 Result<RunPlan> CheckPlan(const RunOptions& options, const RankPlace& place,
                           const std::string& job);
 
-// What was found valid.
+// The results of a successful check.
 struct CheckedRun {
   RunPlan plan;
   RunCorpus data;
 };
-// Checks all but what only LibTorch or a device can tell: --rcache auto is settled before. Errors:
-// those of CheckPlan, OpenRunCorpus and CheckOutputs.
+// Checks everything that needs neither LibTorch nor a device; --rcache auto must be settled first.
+// Errors: those of CheckPlan, OpenRunCorpus and CheckOutputs.
 Result<CheckedRun> CheckRun(const RunOptions& options, const RankPlace& place,
                             const std::string& job);
 
-// Checks a command that starts the run elsewhere, with `world` ranks on this machine. What needs
-// --rcache auto is left to the ranks.
+// Checks a command that starts `world` ranks on this machine in other processes. The ranks check
+// what depends on --rcache auto.
 Status CheckLaunch(const RunOptions& options, uint32_t world);
 
 }  // namespace tidepool::trainer

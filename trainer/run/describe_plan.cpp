@@ -23,7 +23,7 @@ std::string PerParameter(const client::StateBytes& states, uint64_t parameters) 
   return text.data();
 }
 
-// Lines of "label     value"; a label takes ten columns.
+// Writes lines of "label     value"; a label takes ten columns.
 class Lines {
  public:
   void Add(const std::string& label, const std::string& value) {
@@ -42,7 +42,7 @@ void AddModel(const RunPlan& plan, Lines* lines) {
                           std::to_string(plan.shape.layers) + " layers x " +
                           std::to_string(plan.shape.hidden) + ", " + NameOf(plan.layout.dtype));
   if (plan.shape.moe.on()) {
-    // Six operations for each weight that a token meets.
+    // Six floating-point operations per weight and token.
     const double weights = GptFlopsPerToken(plan.shape, 0) / 6;
     lines->Add("experts", MoeText(plan.shape.moe) + "; a token is multiplied with " +
                               FormatCount(static_cast<uint64_t>(weights)) + " parameters");
@@ -200,7 +200,7 @@ void WriteRcache(const RunPlan& plan, JsonWriter* json) {
   }
 }
 
-// Where states are that are not in the pool.
+// Writes the bytes of states that are not in the pool.
 void WriteStatesElsewhere(const RunPlan& plan, JsonWriter* json) {
   if (client::MaySpill(plan.spec)) {
     json->Key("states_on_nvme").BeginObject();
@@ -279,7 +279,7 @@ std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu) {
   WriteStatesElsewhere(plan, &json);
   if (gpu != nullptr) WriteGpu(*gpu, &json);
 
-  // What `memserver run` must be given for this job alone.
+  // The --pool of a `memserver run` for this job alone.
   json.Field("pool_bytes", RoundUp(states.total() + m.frozen, kMiB))
       .Field("rcache_limit_bytes", RoundUp(plan.rcache.bytes, kMiB) * plan.layout.world);
   return json.EndObject().Take();

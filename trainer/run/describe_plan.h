@@ -1,4 +1,4 @@
-// What a plan says, for people and as JSON: the text of `trainer estimate`, of --dry-run and of the
+// Formats a plan for people and as JSON: the text of `trainer estimate`, of --dry-run and of the
 // long banner.
 //
 // Any thread; pure functions.
@@ -10,11 +10,11 @@
 
 namespace tidepool::trainer {
 
-// Several lines for people, with the reason of every choice.
+// Several lines, with the reason of every choice.
 std::string DescribePlan(const RunPlan& plan);
-// One line for people: which states are on GPUs; empty where there was nothing to decide.
+// One line: which states are on GPUs; empty if there was no choice.
 std::string DescribeGpuStates(const RunPlan& plan);
-// One JSON object. `gpu`: null where the run is on the host.
+// One JSON object. `gpu`: null if the run computes on the host.
 std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu = nullptr);
 
 }  // namespace tidepool::trainer

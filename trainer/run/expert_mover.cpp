@@ -20,14 +20,14 @@ DType TypeOf(const at::Tensor& rows) {
                                            : DType::kBF16;
 }
 
-// One group's operations.
+// The operations of one group.
 class Mover {
  public:
   explicit Mover(MoverParts parts) : parts_(std::move(parts)) {}
 
   std::vector<int64_t> Counts(const std::vector<int64_t>& counts) {
     std::vector<int64_t> got(counts.size());
-    // A count takes the place of two fp32 elements: the bytes are only moved.
+    // One count is moved as two fp32 elements: the bytes do not change.
     const uint64_t each = 2 * counts.size() / parts_.group->world();
     PartsView view{.out = counts.data(), .in = got.data()};
     view.out_elements.assign(parts_.group->world(), each);

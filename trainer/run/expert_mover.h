@@ -1,7 +1,7 @@
-// MoverOf: moves tokens between the ranks that share experts, by a collective of theirs.
+// MoverOf: moves tokens between the ranks that share experts, through their collective.
 //
-// One thread (the trainer's main thread). While it waits for the other ranks, transfers of the
-// rCache go on: one of them may be what another rank waits for.
+// One thread (the trainer's main thread). While it waits for other ranks, it lets the rCache's
+// transfers proceed: another rank may be waiting for one of them.
 #pragma once
 
 #include <functional>
@@ -13,16 +13,16 @@
 
 namespace tidepool::trainer {
 
-// What a mover works with; all of it outlives the mover.
+// The mover's dependencies; all outlive the mover.
 struct MoverParts {
-  Collective* group = nullptr;  // of the ranks that share experts, on the host
+  Collective* group = nullptr;  // ranks that share experts; on the host
   Clock* clock = nullptr;
-  // Moves other transfers on, without waiting. An error ends the wait, and the group.
+  // Lets other transfers proceed, without blocking. An error ends the wait and fails the group.
   std::function<Status()> meanwhile = {};
 };
 
-// Its operations are named by their number in the run. Errors (thrown): kCollectiveFailed, and that
-// of `meanwhile`.
+// Operations are named by their number in the run. Throws kCollectiveFailed and the error of
+// `meanwhile`.
 TokenMover MoverOf(MoverParts parts);
 
 }  // namespace tidepool::trainer

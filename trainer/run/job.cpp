@@ -21,7 +21,7 @@ Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::s
     return Status(ErrorId::kConfigBadValue, wanted.status().what())
         .Where("--rcache")
         .Fix("write a share like 25%, a size like 64MiB, or auto");
-  // A share is met by the nearest number of blocks; a size is never exceeded.
+  // A share is rounded to the nearest number of blocks; a size is never exceeded.
   const uint64_t for_blocks =
       is_share ? wanted.value() + plan.block_bytes / 2
                : wanted.value() - std::min(wanted.value(), plan.resident_bytes + tail_bytes);
@@ -45,7 +45,7 @@ Result<RcachePlan> PlanRcache(const ChunkLayout& layout, Rank rank, const std::s
 Result<RcachePlan> PlanStagedRcache(const ChunkLayout& layout, const StagePlan& stages,
                                     const std::string& rcache) {
   const Rank rank = stages.rank;
-  // A share of less than two stages is met by two stages: the next one comes while one computes.
+  // A share below two stages is raised to two stages: the next one is fetched while one computes.
   const uint64_t bytes_of_two = layout.RcacheBytes(rank, stages.blocks_of_two) + stages.tail_bytes;
   const bool is_share = !rcache.empty() && rcache.back() == '%';
   Result<RcachePlan> plan = PlanRcache(layout, rank, rcache, stages.tail_bytes);
@@ -95,7 +95,7 @@ OptimizerSpec MakeOptimizerSpec(const OptimizerOptions& options, uint64_t seed) 
   spec.dampening = options.dampening;
   spec.lr_decay = options.lr_decay;
   spec.nesterov = options.nesterov ? 1 : 0;
-  // Where nothing is rounded by chance, a run may be continued with another seed.
+  // Without stochastic rounding, a run may be continued with another seed.
   const bool by_chance = spec.states == StateForm::kSplitBf16 || spec.states == StateForm::kSplit8;
   spec.rounding_seed = by_chance ? seed : 0;
   return spec;
@@ -121,7 +121,7 @@ client::JobSpec MakeJobSpec(const ChunkLayout& layout, const RunOptions& options
   spec.max_grad_norm = options.optimizer.clip;
   spec.micro_batches = options.training.micro_batches;
   if (!options.pipeline.ends.empty()) {
-    // The rank adds up its micro-batches.
+    // The rank accumulates its micro-batches itself.
     const bool is_sum = spec.micro_batches > 1 && spec.dtype != DType::kF32;
     spec.sums_gradients = is_sum ? 1 : 0;
     spec.micro_batches = 1;

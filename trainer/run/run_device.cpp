@@ -25,7 +25,7 @@ namespace {
 constexpr const char* kTorchCuda = "libtorch_cuda.so";
 constexpr int64_t kDrainNs = 5 * kNsPerSecond;
 constexpr int64_t kPollNs = 20'000;
-// A bare context, and page tables for the registered pool: an H200 took 550 MiB with 8 GiB of it.
+// A bare context, and page tables for the registered pool: 550 MiB on an H200 with an 8 GiB pool.
 constexpr uint64_t kServerRoomBytes = 640 * kMiB;
 
 c10::ScalarType TorchType(DType dtype) {
@@ -44,7 +44,7 @@ Status NotLoaded(const std::string& why) {
       "none of them");
 }
 
-// The file beside the library that at::globalContext lies in.
+// The file beside the library that contains at::globalContext.
 std::string TorchCudaPath() {
   Dl_info cpu{};
   if (dladdr(reinterpret_cast<void*>(&at::globalContext), &cpu) == 0 || cpu.dli_fname == nullptr)
@@ -68,7 +68,7 @@ Result<DevicePlace> PlaceOf(const DeviceOptions& options, const RankPlace& place
 
 Status LoadTorchCuda() {
   const std::string path = TorchCudaPath();
-  // Its symbols are seen by what it loads itself later (linear algebra, kernels made at run time).
+  // RTLD_GLOBAL: libraries that it loads later (linear algebra, run-time kernels) need its symbols.
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr) {
     const char* why = dlerror();
     return NotLoaded(why != nullptr ? why : path + " was refused");
@@ -96,13 +96,13 @@ Result<std::unique_ptr<RunDevice>> RunDevice::Open(const DeviceOptions& options,
   if (!chosen.gpu) return device;
   device->shared_ = chosen.sharers > 1;
   device->gpus_ = chosen.gpus;
-  // cuBLAS reads it when it begins.
+  // cuBLAS reads the variable when it initialises.
   if (options.deterministic) (void)setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
   Status opened;
   const Status thrown = CatchTorch([&] {
     opened = device->OpenGpu(*chosen.gpu);
-    // Some sums, in backward of attention and embeddings, have a second form with a fixed order.
-    // Filling new memory would cost time and change no bit.
+    // Some sums, in the backward of attention and embeddings, have a second implementation with a
+    // fixed order. Filling new memory would cost time and change no bit.
     at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/true);
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   });
@@ -120,11 +120,10 @@ Status RunDevice::OpenGpu(const device::Gpu& gpu) {
     return NoTorchCuda("it shows " + std::to_string(torch.deviceCount()) +
                        " GPUs, the driver has a GPU " + std::to_string(gpu.ordinal));
   }
-  // Before LibTorch, which would say less where there is no room for a context.
+  // Opened before LibTorch, whose error would say less where there is no room for a context.
   TP_ASSIGN_OR_RETURN(cuda_, device::CudaDevice::Open({.ordinal = gpu.ordinal}));
   torch.setDevice(torch_device_);
-  // Ours before LibTorch's pool of many: streams get queues of the hardware in the order in which
-  // they are made.
+  // Opened before LibTorch's large stream pool: streams get hardware queues in order of creation.
   TP_ASSIGN_OR_RETURN(recycle_, cuda_->OpenStream());
   TP_ASSIGN_OR_RETURN(group_, cuda_->OpenStream());
   current_.emplace(torch.getStreamFromGlobalPool(torch_device_));
@@ -133,7 +132,7 @@ Status RunDevice::OpenGpu(const device::Gpu& gpu) {
   return TellSharedQueues();
 }
 
-// Training goes on all the same, but slower, so the cause is logged.
+// Training works without it, but slower, so the cause is logged.
 Status RunDevice::TellSharedQueues() {
   device::Stream* const streams[] = {compute_.get(), recycle_.get(), group_.get()};
   TP_ASSIGN_OR_RETURN(const bool beside, RunBesideEachOther(cuda_.get(), streams, clock_));
@@ -164,7 +163,7 @@ void RunDevice::MakeRoom(bool server_comes) {
   if (server_comes) return server_room_->Free();
   Status taken = server_room_->Take();
   if (!taken.ok()) {
-    // LibTorch may have taken the memory of the server before; it can give back what it does not
+    // LibTorch may hold the memory that the server had before; it can release what it does not use.
     // use.
     (void)CatchTorch([] { c10::getDeviceAllocator(c10::DeviceType::CUDA)->emptyCache(); });
     taken = server_room_->Take();
@@ -220,7 +219,7 @@ void RunDevice::GiveUpFlags() {
 }
 
 // Work that waits for flags ends when they are reached or poisoned. After the deadline,
-// unregistering the flags may wait in the driver.
+// unregistering the flags may block in the driver.
 void RunDevice::Drain() {
   const int64_t until_ns = clock_->NowNs() + kDrainNs;
   for (device::Stream* stream : {recycle_.get(), group_.get(), compute_.get()}) {
@@ -244,8 +243,8 @@ ParameterMaker RunDevice::MakerOf(DType dtype) const {
   const bool host = !is_gpu();
   return [options, host](const ParameterNote& note) {
     const std::vector<int64_t> sizes(note.dims.begin(), note.dims.end());
-    // The host only reserves memory that is never touched; a GPU's allocator would take it. The
-    // address there is no memory of anybody's.
+    // The host only reserves this memory, which is never touched; a GPU's allocator would take it.
+    // So the GPU tensor gets an address without memory.
     if (host) return at::empty(sizes, options);
     return at::for_blob(reinterpret_cast<void*>(uintptr_t{kPageBytes}), sizes)
         .options(options)
@@ -260,7 +259,7 @@ at::Tensor RunDevice::Tokens(const std::vector<int64_t>& tokens, uint64_t sequen
   const at::Tensor host =
       at::empty(sizes, at::TensorOptions().dtype(at::kLong).pinned_memory(is_gpu()));
   std::memcpy(host.mutable_data_ptr(), tokens.data(), tokens.size() * sizeof(int64_t));
-  // The allocator of pinned memory keeps it until the copy has been made.
+  // The allocator of pinned memory keeps the source alive until the copy has completed.
   return is_gpu() ? host.to(torch_device_, /*non_blocking=*/true) : host;
 }
 
@@ -275,7 +274,7 @@ Status RunDevice::CopyIn(uint64_t rcache_offset, std::span<const std::byte> byte
                                  .target_device(torch_device_)
                                  .make_tensor();
 
-    there.copy_(here);  // ends before it returns: the source is not pinned
+    there.copy_(here);  // synchronous: the source is not pinned
   });
 }
 

@@ -1,15 +1,15 @@
-// RunDevice: where one rank computes: the host, or one GPU, through LibTorch and through the
+// RunDevice: the device that one rank computes on, the host or one GPU, through LibTorch and the
 // driver's own streams.
 //
-// One thread (the trainer's main thread), from Open to the end: on a GPU it makes a side stream of
-// LibTorch's pool this thread's current one, so that everything LibTorch does on this thread,
-// forward, backward and the allocator's reuse of memory, is in the order of one stream. Events
-// order the work of other streams of this process (the groups') with it, flags the server's copies
-// (trainer/cache); the CPU orders nothing.
+// One thread (the trainer's main thread), from Open to destruction. On a GPU it makes a side stream
+// of LibTorch's pool this thread's current stream, so that all LibTorch work on this thread
+// (forward, backward, the allocator's reuse of memory) is ordered by one stream. Events order this
+// process's other streams (the groups') with it, flags the server's copies (trainer/cache); the CPU
+// orders nothing.
 //
-// LibTorch's CUDA part is a library of its own (libtorch_cuda.so beside libtorch_cpu.so), with
-// which nothing here is linked: Prepare loads it when a GPU is used. Calls of it go through c10's
-// interfaces for devices of any kind.
+// LibTorch's CUDA part is a separate library (libtorch_cuda.so beside libtorch_cpu.so), to which
+// this code is not linked: Prepare loads it if a GPU is used. Calls go through c10's device-generic
+// interfaces.
 #pragma once
 
 #include <cstdint>
@@ -41,43 +41,43 @@ namespace tidepool::trainer {
 
 class RunDevice {
  public:
-  // Loads what LibTorch needs for the device that --device asks for. To be called before LibTorch's
-  // first operator, so also before the profile of a step: there LibTorch asks whether there is
-  // CUDA, and remembers the answer for good. Errors: as Open.
+  // Loads the libraries that LibTorch needs for --device. Call it before LibTorch's first operator,
+  // hence also before the profile of a step: LibTorch checks then whether CUDA exists, and caches
+  // the answer. Errors: as Open.
   static Status Prepare(const DeviceOptions& options, const RankPlace& place);
-  // Opens what --device asks for, as far as this machine has it. `clock` outlives the device.
-  // Errors: kUsageError, kCudaUnavailable (also: LibTorch's CUDA part cannot be loaded; the text
-  // has the loader's words and the remedy), kCudaFailed, kDeviceMemoryShort (no room for a
-  // context).
+  // Opens the device of --device if this machine has it. `clock` outlives the device. Errors:
+  // kUsageError, kCudaUnavailable (also if LibTorch's CUDA part cannot be loaded; the text has the
+  // loader's message and the remedy), kCudaFailed, kDeviceMemoryShort (no room for a context).
   static Result<std::unique_ptr<RunDevice>> Open(const DeviceOptions& options,
                                                  const RankPlace& place, Clock* clock);
   ~RunDevice();
 
   // True where the rank computes on a GPU.
   bool is_gpu() const { return cuda_ != nullptr; }
-  // Number of GPUs that the ranks of this node are spread over; 0 on the host.
+  // Number of GPUs among which this node's ranks are divided; 0 on the host.
   uint32_t gpus() const { return gpus_; }
-  // One line for the start of a run: which device, and why.
+  // One line for the start of a run: the device and the reason for it.
   const std::string& description() const { return description_; }
 
-  // Makes the rCache of a GPU, exportable, once for all attempts of the run. Holds the memory that
-  // memserver's context will need until the context comes, and again from then on, for a server
-  // started in its place. Does nothing on the host. Errors: kDeviceMemoryShort, kCudaFailed.
+  // Allocates a GPU's rCache, exportable, once for all attempts of the run. Reserves the memory for
+  // memserver's context until that context exists, and again afterwards for a server that replaces
+  // it. Does nothing on the host. Errors: kDeviceMemoryShort, kCudaFailed.
   Status MakeRcache(uint64_t bytes);
-  // What a session needs that brings the rCache, and whose flags the GPU's streams must reach.
+  // The device part of a session: the rCache to bring, and callbacks for the flags.
   SessionDevice ForSession();
   // Null pointers on the host.
   CacheStreams streams();
 
-  // Makes parameters that take no memory until an engine places them.
+  // A maker of parameters that take no memory until an engine places them.
   ParameterMaker MakerOf(DType dtype) const;
-  // int64 [sequences][tokens] there; a GPU's is on its way when this returns (from pinned memory).
+  // int64 [sequences][tokens] on the device; a GPU's copy (from pinned memory) may still be in
+  // flight.
   at::Tensor Tokens(const std::vector<int64_t>& tokens, uint64_t sequences, uint64_t length) const;
-  // Times of the current stream, for a trace; null functions on the host.
+  // Timestamps of the current stream, for a trace; null functions on the host.
   DeviceTimer Timer();
-  // Begins a new step of measuring: DeviceShares::allocated is the largest since.
+  // Starts a new measuring interval: DeviceShares::allocated is the maximum since then.
   void ResetPeak();
-  // The shares of this run's GPU; those that only the plan knows are left 0. Errors: kCudaFailed.
+  // Memory shares of this run's GPU; those that only the plan knows are 0. Errors: kCudaFailed.
   Result<DeviceShares> Shares() const;
 
  private:
@@ -85,18 +85,18 @@ class RunDevice {
       : description_(std::move(description)), clock_(clock) {}
   Status OpenGpu(const device::Gpu& gpu);
   Status TellSharedQueues();
-  // Copies to this offset of the GPU's rCache; the bytes are there when this returns.
+  // Copies to this offset of the GPU's rCache; blocks until the bytes are there.
   Status CopyIn(uint64_t rcache_offset, std::span<const std::byte> bytes);
   Status TakeFlags(const client::Attachment& attachment);
   void GiveUpFlags();
   void MakeRoom(bool server_comes);
-  // Waits until all streams have done what was put into them, up to a deadline.
+  // Waits, up to a deadline, until all streams have finished their work.
   void Drain();
 
   std::string description_;
   Clock* const clock_;
   c10::Device torch_device_{c10::DeviceType::CPU};
-  // For a GPU.
+  // The members below are set on a GPU only.
   std::unique_ptr<device::CudaDevice> cuda_;
   std::optional<c10::StreamGuard> current_;
   std::unique_ptr<device::Stream> compute_, recycle_, group_;
@@ -109,7 +109,7 @@ class RunDevice {
   std::vector<c10::Event> marks_;  // of a traced step
 };
 
-// Loads LibTorch's CUDA part, once in a process. Errors: kCudaUnavailable.
+// Loads LibTorch's CUDA part, once per process. Errors: kCudaUnavailable.
 Status LoadTorchCuda();
 
 }  // namespace tidepool::trainer

@@ -19,9 +19,9 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr uint64_t kInitPart = 1 << 16;  // elements: the least that is worth a thread
+constexpr uint64_t kInitPart = 1 << 16;  // elements: the smallest part worth a thread
 
-// The module's tensors in the order of the layout's ParameterIds.
+// The module's tensors, by ParameterId of the layout.
 Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& layout) {
   std::unordered_map<std::string, at::Tensor> by_name;
   for (const auto& item : model.named_parameters()) by_name.emplace(item.key(), item.value());
@@ -47,8 +47,8 @@ Result<std::unique_ptr<RunModel>> RunModel::Make(const RunModelParts& parts) {
         .Fix("leave ep out, so that each rank has all experts, or give --device cpu");
   }
 
-  // The module's own memory is never touched: LibTorch reserves it at most, and the engine gives it
-  // back when it places the storages.
+  // The module's own memory is never touched: LibTorch at most reserves it, and the engine releases
+  // it when it places the storages.
   made->model_ =
       std::make_unique<Gpt>(parts.plan.shape, parts.device->MakerOf(parts.plan.layout.dtype),
                             parts.plan.lora, made->ExchangeOfTokens());
@@ -77,7 +77,7 @@ Status RunModel::MakeEngine() {
   engine.rank = session->place().rank;
   engine.micro_batches = options.training.micro_batches;
   if (!options.memory.prefetch) engine.cache.prefetch_depth = 0;
-  // The model declares which parameters are used several times.
+  // The model declares which parameters are used more than once.
   engine.cache.separate_while_recording = false;
   engine.cache.seed = options.model.seed;
   engine.cache.exchange = parts_.plan.exchange;
@@ -107,7 +107,7 @@ Status RunModel::MakeStagedEngine(EngineOptions engine, EngineParts parts) {
   const StagePlan& stages = *parts_.plan.stages;
   engine.cache.tail_bytes = stages.tail_bytes;
   engine.sum_bytes = stages.sum_bytes_of_group;
-  // What the rCache has beside one stage is for the next one.
+  // rCache memory beyond one stage is for the next stage.
   if (engine.cache.prefetch_depth > 0)
     engine.cache.prefetch_depth = std::max<uint64_t>(
         engine.cache.prefetch_depth, parts_.plan.rcache.blocks - stages.blocks_of_one);
@@ -195,7 +195,7 @@ Result<StagedBytes> RunModel::StagedStep(Version version, std::span<const Batch>
   const StagePlan& plan = *parts_.plan.stages;
   StagedPass pass{batches};
   StagedWork work = WorkOf(&pass);
-  head_is_old_ = true;  // a step sends it, whatever came before
+  head_is_old_ = true;  // a step sends it anew, whatever was sent before
   work.gradient_scale = gradient_scale;
 
   work.begins = [&](bool backward, uint32_t stage, uint32_t micro_batch) {
@@ -238,8 +238,8 @@ at::Tensor RunModel::StagedLoss(const Batch& batch) {
   return loss.defined() ? loss : at::zeros({});
 }
 
-// The first stage's rank makes its copy in every pass, so that all have the order that was profiled
-// (trainer/profile/step_profile.cpp).
+// The first stage's rank copies the embedding in every pass, so that each pass has the profiled
+// order (trainer/profile/step_profile.cpp).
 Status RunModel::ShareHead() {
   const StagePlan& plan = *parts_.plan.stages;
   if (!links_ || plan.HoldsBothEnds()) return {};
@@ -271,9 +271,9 @@ void RunModel::GiveHeadPart(uint32_t micro_batch) {
   head_.mutable_grad().reset();
 }
 
-// Without it the first step would evict at random, and fetch when it is too late (Elixir v2,
-// section 3.1: the order is known before runtime). All ranks make the same profile, so that they
-// meet in the same collectives.
+// Without a profile the first step would evict at random and fetch too late (Elixir v2, section
+// 3.1: the order is known before runtime). All ranks make the same profile, so that their
+// collectives match.
 Status RunModel::ForeseeSteps() {
   const RunPlan& plan = parts_.plan;
   TP_ASSIGN_OR_RETURN(const StepProfile profile, ProfileRun(plan, parts_.options));
@@ -296,7 +296,7 @@ Status RunModel::LoadWeights() {
   return engine_->LoadWeights([this](ParameterId id, std::span<float> values) {
     const std::string& name = parts_.plan.layout.parameters[id].name;
     if (parts_.plan.from != nullptr) return parts_.plan.from->Read(name, values);
-    // A value depends on its place alone, so the number of threads changes no bit.
+    // A value depends on its position alone, so the number of threads changes no bit.
     const GptShape& shape = parts_.plan.shape;
     const uint64_t seed = parts_.options.model.seed;
     InParts(values.size(), kInitPart, static_cast<uint32_t>(at::get_num_threads()),

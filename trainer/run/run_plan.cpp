@@ -23,15 +23,14 @@ Result<GptShape> ShapeOfBase(const std::string& base) {
       .Fix("give the base of those adapters: --base " + config.base);
 }
 
-// The flag that says which model it is, as the user gave it.
+// The flag that names the model, as the user gave it.
 std::string ModelFlag(const RunOptions& options) {
   if (!options.adapters.base.empty()) return "--base " + options.adapters.base;
   if (!options.model.from.empty()) return "--from " + options.model.from;
   return "--preset " + options.model.preset;
 }
 
-// The shape with the experts of --moe. What weights are made of is not changed where they are
-// there.
+// The shape with --moe applied. For saved weights, it must not change which tensors there are.
 Result<GptShape> WithExperts(GptShape shape, const RunOptions& options) {
   if (options.model.moe.empty()) return shape;
   const MoeSizes before = shape.moe;
@@ -50,7 +49,7 @@ Result<GptShape> WithExperts(GptShape shape, const RunOptions& options) {
       .Fix("leave every, experts and width out; top-k, capacity, aux and z may be given");
 }
 
-// A pipeline would lose the routers' losses, which arise within stages.
+// A pipeline would lose the routers' losses, which are computed inside stages.
 Status CheckNoExperts(const GptShape& shape, const RunOptions& options) {
   if (!shape.moe.on() || options.pipeline.stages.empty()) return {};
   return Status(ErrorId::kUsageError, "--pipeline has no meaning for a model with experts yet")
@@ -81,7 +80,7 @@ Result<LoraShape> LoraOf(const GptShape& shape, const AdapterOptions& adapters) 
           "train the model itself");
 }
 
-// Bytes of the rCache for blocks, as --rcache has it; of all chunks where it is to be found out.
+// rCache bytes for blocks, by --rcache; those of all chunks while that is still to be settled.
 Result<uint64_t> BlockBytesOf(const ChunkLayout& layout, const std::string& rcache) {
   constexpr Rank kAnyRank = 0;
   const uint64_t all = layout.EvictableChunks(kAnyRank) * layout.BlockBytes();
@@ -96,7 +95,7 @@ StageCuts CutsOf(const RunOptions& options) {
   return {.ends = options.pipeline.ends, .ranks = options.pipeline.ranks};
 }
 
-// A data group for each stage. Parameters keep the order of the notes, as with one rank, so that
+// Makes a data group per stage. Parameters keep the order of the notes, as with one rank, so that
 // the norm's terms are added in the same order.
 void GroupByStage(const StageCuts& cuts, const GptShape& shape, std::vector<ParameterNote>* notes,
                   LayoutOptions* layout) {
@@ -107,8 +106,8 @@ void GroupByStage(const StageCuts& cuts, const GptShape& shape, std::vector<Para
   layout->fuses_small = false;
 }
 
-// All ranks; and where experts are shared, for each of the ranks that share them those that have
-// the same ones. Empty: the group of all ranks alone.
+// The group of all ranks and, if experts are shared, for each sharing rank the group of ranks with
+// the same experts. Empty: only the group of all ranks.
 std::vector<std::vector<Rank>> ExpertDataGroups(const MoeSizes& moe, uint32_t world) {
   std::vector<std::vector<Rank>> groups;
   if (moe.ep <= 1) return groups;
@@ -120,14 +119,14 @@ std::vector<std::vector<Rank>> ExpertDataGroups(const MoeSizes& moe, uint32_t wo
   return groups;
 }
 
-// Neighbours share experts.
+// Consecutive ranks share experts.
 std::vector<Rank> ExpertRanks(const MoeSizes& moe, Rank rank) {
   std::vector<Rank> ranks;
   for (uint32_t i = 0; moe.ep > 1 && i < moe.ep; ++i) ranks.push_back(rank - rank % moe.ep + i);
   return ranks;
 }
 
-// Whether so many ranks can share experts.
+// Checks that this number of ranks can share experts.
 Status CheckExpertRanks(const MoeSizes& moe, const RunOptions& options, uint32_t world) {
   if (moe.ep <= 1) return {};
   const auto bad = [&](const std::string& what) {
@@ -174,13 +173,13 @@ StagePlan StagesIn(const ChunkLayout& layout, const GptShape& shape, const RunOp
   return MakeStagePlan(layout, layers, CutsOf(options), options.training.micro_batches, rank);
 }
 
-// All ranks of a job have rCaches of one size: that of the rank that needs most.
+// All ranks of a job have rCaches of equal size: that of the rank that needs the most.
 Status PlanStages(const RunOptions& options, Rank rank, RunPlan* plan) {
   const ChunkLayout& layout = plan->layout;
   std::vector<StagePlan> ranks;
   for (Rank other = 0; other < layout.world; ++other)
     ranks.push_back(StagesIn(layout, plan->shape, options, other));
-  // The rank that needs most comes first, so that it is the one that an error speaks of.
+  // The rank that needs the most comes first, so that an error names it.
   std::stable_sort(ranks.begin(), ranks.end(), [&](const StagePlan& a, const StagePlan& b) {
     return LeastStagedRcache(layout, a) > LeastStagedRcache(layout, b);
   });

@@ -1,8 +1,8 @@
-// RunPlan: what a run will be, known before anything is started: shape, layout, rCache, job, memory
-// by tier. What `trainer estimate` and `trainer run --dry-run` show.
+// RunPlan: a run's properties, known before anything is started: shape, layout, rCache, job, memory
+// by tier. `trainer estimate` and `trainer run --dry-run` show it.
 //
-// Any thread; torch-free; pure but for reading the heads of the saved model that a run begins with,
-// or that adapters are trained over.
+// Any thread; torch-free; pure except for reading the headers of the saved model of --from or
+// --base.
 #pragma once
 
 #include <memory>
@@ -30,62 +30,60 @@ namespace tidepool::trainer {
 
 struct RunPlan {
   GptShape shape;
-  LoraShape lora;  // on: adapters are trained, the rest is frozen
+  LoraShape lora;  // on: trains adapters, the rest is frozen
   ChunkLayout layout;
   RcachePlan rcache;
   client::JobSpec spec;
   MemoryEstimate memory;
-  GpuStatesPlan gpu_states;            // as PlaceGpuStates decided
-  std::optional<RcacheChoice> choice;  // how --rcache auto came to the rCache
-  std::optional<PlanChoice> way;       // what --plan came to
+  GpuStatesPlan gpu_states;            // set by PlaceGpuStates
+  std::optional<RcacheChoice> choice;  // how --rcache auto chose the rCache
+  std::optional<PlanChoice> way;       // the result of --plan
   std::optional<StagePlan> stages;     // with --pipeline
   Exchange exchange = Exchange::kSharded;
-  uint32_t rank = 0;  // that it is seen from
-  // The ranks that share this rank's experts, ascending; empty where it has all of them.
+  uint32_t rank = 0;  // the rank whose view this is
+  // The ranks that share this rank's experts, ascending; empty if it has all of them.
   std::vector<Rank> expert_ranks = {};
   std::shared_ptr<const FrozenBase> base;  // null: no --base was given
   std::shared_ptr<const SavedModel> from;  // null: no --from was given
 };
 
-// What memserver has of a GPU: its context, and what the driver keeps there of the registered pool.
+// memserver's memory on a GPU: its context, and the driver's page tables for the registered pool.
 struct ServerContext {
-  uint64_t bytes = 0;   // as that memserver measured it; 0: not known
-  std::string why_not;  // then
+  uint64_t bytes = 0;   // as measured by that memserver; 0: unknown
+  std::string why_not;  // why bytes is unknown
 };
 
-// What one GPU that `sharers` ranks use has to hold, beside activations.
+// The memory needed on one GPU that `sharers` ranks use, without activations.
 struct GpuEstimate {
-  // rCache with resident chunks, and the block that stands in after a failure.
+  // rCache with resident chunks, and the fallback block used after a failure.
   uint64_t rank_bytes = 0;
   uint32_t sharers = 1;
-  // Optimizer states of the ranks that share it, which memserver takes.
+  // Optimizer states of the ranks that share the GPU, allocated by memserver.
   uint64_t states_bytes = 0;
-  std::optional<device::DeviceBytes> now;  // of the GPU of this machine, with a context on it
+  std::optional<device::DeviceBytes> now;  // current use of this machine's GPU, a context included
   ServerContext server = {};
 
-  // That are known.
+  // The total of the known parts.
   uint64_t bytes() const { return rank_bytes * sharers + states_bytes + server.bytes; }
 };
 
-// `world` ranks, seen from `rank`. With adapters but no base (as an estimate may be asked for) the
-// shape is the preset's.
-// Errors: kUsageError (preset, experts, dtype, context, adapters), kConfigBadValue (sizes),
-// kParameterTooLarge, kRcacheTooSmall; where there is a base, those of ReadModelConfig and
-// FrozenBase::Open; with --from, those of SavedModel::Open.
+// Plan for `world` ranks, seen from `rank`. With adapters but no base (possible for an estimate)
+// the shape is the preset's. Errors: kUsageError (preset, experts, dtype, context, adapters),
+// kConfigBadValue (sizes), kParameterTooLarge, kRcacheTooSmall; with a base, those of
+// ReadModelConfig and FrozenBase::Open; with --from, those of SavedModel::Open.
 Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank,
                             const std::string& job);
-// The same for a shape that is no preset.
+// The same for a shape that is not a preset.
 Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, uint32_t world,
                             Rank rank, const std::string& job);
 
-// Decides how many chunks have their states on GPUs, and writes it into the specification. `gpus`:
-// that the ranks are spread over; 0: the run is on the host. Errors: as PlanGpuStates,
+// Decides how many chunks have their states on GPUs, and writes that to the specification. `gpus`:
+// the number of GPUs that the ranks use; 0: the run is on the host. Errors: as PlanGpuStates,
 // ParseGpuStatesWish.
 Status PlaceGpuStates(const MemoryOptions& memory, uint32_t gpus, RunPlan* plan);
 
-// Names the frozen chunks in the specification by their content, which takes a pass over the base
-// where `names` does not remember it. Errors: kUsageError (adapters without a base),
-// kSafetensorsBad.
+// Names the frozen chunks in the specification by their content hash, which reads the whole base
+// unless `names` has it cached. Errors: kUsageError (adapters without a base), kSafetensorsBad.
 Status NameFrozenChunks(RunPlan* plan, BaseNames* names = nullptr);
 
 }  // namespace tidepool::trainer

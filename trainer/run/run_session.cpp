@@ -21,13 +21,13 @@ namespace {
 
 constexpr size_t kPathMax = 256;
 constexpr int64_t kSlotPauseNs = 50 * kNsPerMs;
-constexpr int64_t kConnectWaitNs = 10 * kNsPerSecond;  // for a server that is being started again
-constexpr int64_t kMeshRetryMs = 3000;                 // a run that resumes tries again
+constexpr int64_t kConnectWaitNs = 10 * kNsPerSecond;  // for a server that is being restarted
+constexpr int64_t kMeshRetryMs = 3000;                 // short: a run that resumes tries again
 constexpr int64_t kTellAfterNs = 2 * kNsPerSecond;
-// Bytes of one upload to the rCache; more would only delay the first copy.
+// Bytes per upload to the rCache; larger ones would only delay the first copy.
 constexpr uint64_t kUploadBytesMax = 8 * kMiB;
 
-// Hash of what tells apart runs that may be alive at a time.
+// Hash that distinguishes runs alive at the same time.
 ContentHash RunHash(const RankPlace& place, const std::string& job) {
   const std::string text = job + "\n" + place.run_id + "\n" + place.master_host + ":" +
                            std::to_string(place.master_port) + "\n" +
@@ -35,7 +35,7 @@ ContentHash RunHash(const RankPlace& place, const std::string& job) {
   return HashOf(std::as_bytes(std::span(text)));
 }
 
-// Hash of what all ranks of a run must agree on. The place of the states is settled with the
+// Hash of what all ranks of a run must agree on. The placement of states is settled with the
 // server.
 ContentHash SpecHash(client::JobSpec spec) {
   spec.states_on_gpu = 0;
@@ -49,7 +49,7 @@ Status StoppedBySignal() {
 }  // namespace
 
 int64_t RunSession::CollectiveTimeoutMs() const {
-  // A rank that waits for the server keeps the others waiting in a collective.
+  // A rank that waits for the server keeps the others blocked in a collective.
   const int64_t timeout_ms = kCollectiveTimeoutMs + waits_.server_timeout_ns / kNsPerMs;
   return standalone() ? timeout_ms + ReadyTimeoutNs(PrivateServer()) / kNsPerMs : timeout_ms;
 }
@@ -76,7 +76,7 @@ Rendezvous RunSession::MeetingPlace() const {
 Result<std::unique_ptr<RunSession>> RunSession::Make(const RankPlace& place, SessionTask task) {
   std::unique_ptr<RunSession> session(new RunSession(place, std::move(task)));
   TP_ASSIGN_OR_RETURN(session->waits_, WaitsOf(session->task_.job, session->task_.server));
-  // A private server's states end with it: there is nothing to wait for.
+  // A private server's states end with it, so there is nothing to wait for.
   if (session->standalone()) session->waits_ = {.pool_bytes = session->waits_.pool_bytes};
   if (!place.roll.empty()) {
     Result<RankRollView> roll = RankRollView::Open(place.roll, place.world);
@@ -103,7 +103,7 @@ Status RunSession::StartPrivateServer() {
   TP_RETURN_IF_ERROR(MeetWorld());
   Status started;
   if (place_.rank == 0) started = LaunchServer();
-  Status shared = ShareSocketDir();  // also after a failure, so that the others do not wait for us
+  Status shared = ShareSocketDir();  // also after a failure, or the other ranks would wait
   TP_RETURN_IF_ERROR(started);
   return shared;
 }
@@ -124,7 +124,7 @@ Status RunSession::LaunchServer() {
   return {};
 }
 
-// Local rank 0 has started the server and tells all ranks where it is. With a private server the
+// Local rank 0 has started the server and tells all ranks where it is. With a private server all
 // ranks of a run are on one node.
 Status RunSession::ShareSocketDir() {
   std::array<char, kPathMax> path{};
@@ -148,8 +148,8 @@ bool RunSession::DoneBefore() const {
 Status RunSession::Attach() {
   TP_POINT("trainer.coming");
   if (place_.agent_serves_store && place_.restarts == 0) MakeDoneKeys().Clear();
-  // Where the private server could not be started, the other ranks must hear that, and not ask
-  // another process's.
+  // If the private server could not be started, the other ranks must learn that and not contact
+  // another process's server.
   if (!standalone()) socket_dir_ = task_.server.socket_dir;
   if (standalone() && socket_dir_.empty()) TP_RETURN_IF_ERROR(StartPrivateServer());
 
@@ -169,7 +169,7 @@ Status RunSession::Attach() {
   return TakeSlot(client);
 }
 
-// The client's own waiting for a slot (attach_retry) would not hear a signal.
+// The client's own wait for a slot (attach_retry) does not react to signals.
 Status RunSession::TakeSlot(const client::ClientOptions& options) {
   Clock* const clock = task_.clock;
   const int64_t start_ns = clock->NowNs();
@@ -238,7 +238,7 @@ Status RunSession::SlotLost() {
 Status RunSession::MeetWorld() {
   if (world_) return {};
   Rendezvous meet = MeetingPlace();
-  if (task_.saves) {  // rank 0 saves alone, the others stand in a barrier
+  if (task_.saves) {  // rank 0 saves alone while the others wait in a barrier
     meet.gather_timeout_ms = meet.timeout_ms;
     meet.timeout_ms += client::ClientOptions().save_timeout_ns / kNsPerMs;
   }
@@ -261,7 +261,7 @@ Status RunSession::MeetWorld() {
   return CompareNotes();
 }
 
-// At a first start the server has nothing yet to compare a note with; a private one never has.
+// At a first start the server has no note to compare with; a private server never has one.
 Status RunSession::CompareNotes() {
   std::array<char, kRunNoteBytesMax + 1> first{};
   std::memcpy(first.data(), task_.note.data(), std::min(task_.note.size(), kRunNoteBytesMax));
@@ -290,16 +290,16 @@ void RunSession::GiveJobBack() {
 }
 
 void RunSession::Leave() {
-  // Groups first: what they still have in flight reads and writes the client's rCache. This fails
-  // immediately where a peer has died or left.
+  // Groups first: their operations in flight access the client's rCache. They fail at once if a
+  // peer has died or left.
   experts_.reset();
   group_storage_.clear();
   link_storage_.clear();
   if (task_.device.give_up_flags) task_.device.give_up_flags();
   world_.reset();
-  // The meeting is over before the server can admit anybody for the next one.
+  // Leaves the meeting before the server can admit ranks for the next one.
   LeaveMeeting();
-  if (place_.rank != 0) meeting_.reset();  // rank 0's may hold a port open
+  if (place_.rank != 0) meeting_.reset();  // rank 0's may hold the port open
   client_.reset();
 }
 
@@ -310,7 +310,7 @@ void RunSession::LeaveMeeting() {
 Status RunSession::Close() {
   Status together = world_ ? world_->Barrier() : Status();
   TP_RETURN_IF_ERROR(together);
-  // A private server must still be ended.
+  // A private server must still be shut down.
   if (!standalone() && !place_.done_mark.empty()) SetDoneMark(place_.done_mark, place_.rank);
   if (place_.agent_serves_store) MakeDoneKeys().Set();
   TP_POINT("trainer.run_done");

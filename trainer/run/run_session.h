@@ -1,12 +1,12 @@
-// RunSession: what one rank holds beside the model while it runs: its place, its slot at the
-// server, the other ranks.
+// RunSession: a rank's attachments during a run, besides the model: its slot at the server and its
+// groups with the other ranks.
 //
 // One thread (the trainer's main thread). Order: a rank takes its session slot at the server first
-// and meets the other ranks then, because the server admits nobody before all ranks of a broken run
-// have left it; a meeting therefore never mixes ranks of two runs. (A private server is the
-// exception: it is started by rank 0, which has to tell the others where.) Leave is for a run that
-// broke: it gives up groups and slot without a goodbye, so that the server keeps the job, and
-// Attach and Meet may be called again. Close is the orderly end: the job goes.
+// and then meets the other ranks. The server admits nobody before all ranks of a broken run have
+// left it, so a meeting never mixes ranks of two runs. (A private server is the exception: rank 0
+// starts it and has to tell the others where it is.) Leave is for a broken run: it drops groups and
+// slot without a goodbye, so that the server keeps the job, and Attach and Meet may be called
+// again. Close is the orderly end: it removes the job.
 #pragma once
 
 #include <functional>
@@ -33,17 +33,17 @@
 
 namespace tidepool::trainer {
 
-// What a run on a GPU brings; nothing on the host. Its owner (trainer/run/run_device.h) outlives
-// the session.
+// Device resources that a run on a GPU brings; empty on the host. Their owner
+// (trainer/run/run_device.h) outlives the session.
 struct SessionDevice {
   device::Device* device = nullptr;              // null: the host
   std::optional<client::BroughtMemory> brought;  // the rCache
-  device::Stream* group = nullptr;               // in whose order ranks exchange blocks
-  void* native_group = nullptr;                  // the same for NCCL
-  // Another rank of the run is on the same GPU: NCCL has no group of two ranks on one GPU.
+  device::Stream* group = nullptr;               // the stream in whose order ranks exchange blocks
+  void* native_group = nullptr;                  // the same stream as NCCL's type
+  // Another rank of the run uses the same GPU: NCCL does not support two ranks on one GPU.
   bool shared = false;
-  // Called when the session's flags are there, and before they go, when no group has anything in
-  // flight.
+  // Called when the session's flags exist, and before they are unmapped, when no group has
+  // operations in flight.
   std::function<Status(const client::Attachment&)> take_flags = nullptr;
   std::function<void()> give_up_flags = nullptr;
   // As client::UploadRange::copy.
@@ -53,86 +53,86 @@ struct SessionDevice {
 // What a session is for.
 struct SessionTask {
   ServerOptions server;
-  JobOptions job;  // how long it waits; the name is the specification's
+  JobOptions job;  // how long it waits; the job's name is in the specification
   client::JobSpec spec;
   std::vector<std::vector<Rank>> groups;  // the layout's data groups
   std::vector<LinkSpec> links = {};       // of a pipeline; the same on all ranks
-  std::vector<Rank> expert_ranks = {};    // that share this rank's experts; empty: none do
+  std::vector<Rank> expert_ranks = {};    // ranks that share this rank's experts; empty: none
   Clock* clock = nullptr;                 // outlives the session
-  std::string note = {};                  // what the run is known by (run_note.h)
+  std::string note = {};                  // identifies the run (run_note.h)
   bool saves = false;                     // rank 0 saves weights after the last step
-  // The run may go on behind a sealed step. It then waits for a slot that is still taken, for a
-  // server that is away, and for other ranks until --rejoin-timeout after their last sign of life.
+  // The run may resume after a sealed step. It then waits for a slot that is still taken, for a
+  // server that is down, and for other ranks until --rejoin-timeout after their last sign of life.
   bool resumes = false;
-  // A server that refuses the states on GPUs is asked again with all of them on the host.
+  // If the server refuses states on GPUs, ask again with all of them on the host.
   bool states_may_stay_on_host = false;
-  // One line when a wait begins, one when it is over.
+  // Prints one line when a wait begins, one when it is over.
   std::function<void(const std::string&)> say = nullptr;
   std::function<void(const Status&)> stuck = nullptr;  // see Rendezvous::stuck
-  // Asked while other ranks are waited for; an error ends the wait.
+  // Called while waiting for other ranks; an error ends the wait.
   std::function<Status()> interrupted = nullptr;
   SessionDevice device = {};
 };
 
 class RunSession {
  public:
-  // Nothing is contacted yet. Errors: kConfigBadValue (--pool, --server-timeout, --rejoin-timeout).
+  // Contacts nobody yet. Errors: kConfigBadValue (--pool, --server-timeout, --rejoin-timeout).
   static Result<std::unique_ptr<RunSession>> Make(const RankPlace& place, SessionTask task);
   // Make, Attach and Meet.
   static Result<std::unique_ptr<RunSession>> Open(const RankPlace& place, SessionTask task);
   ~RunSession();
 
-  // True when torchrun has started this rank again although all ranks had come to their goodbyes:
-  // the job is gone, and nothing is left to do.
+  // True when torchrun has restarted this rank although all ranks had finished: the job is gone,
+  // and there is nothing left to do.
   bool DoneBefore() const;
-  // Starts the private server where asked, and attaches to the job. Errors: kNoServer, kPoolFull,
+  // Starts the private server if requested, and attaches to the job. Errors: kNoServer, kPoolFull,
   // kRcacheRefused, kJobMismatch and others of attaching; kCollectiveFailed; kSessionEnded (a
-  // signal came while a slot was waited for).
+  // signal arrived while waiting for a slot).
   Status Attach();
-  // Meets the other ranks. Errors: kJobMismatch (names a rank that was started otherwise),
-  // kRanksMissing (names those that are not waited for any longer), kCollectiveFailed, kPeerLost,
-  // and whatever else ended the slot or interrupted the wait meanwhile.
+  // Meets the other ranks. Errors: kJobMismatch (names a rank started with other options),
+  // kRanksMissing (names the ranks on which it has given up), kCollectiveFailed, kPeerLost, and any
+  // other error that ended the slot or the wait meanwhile.
   Status Meet();
-  // Puts those of the job's frozen chunks that the server does not have. All ranks call it after
-  // Meet, before anybody uses the rCache. Returns the bytes that this rank has put. Errors: those
-  // of client::ProvideFrozen.
+  // Puts the job's frozen chunks that the server lacks. All ranks call it after Meet, before
+  // anybody uses the rCache. Returns the bytes that this rank has put. Errors: those of
+  // client::ProvideFrozen.
   Result<uint64_t> ProvideFrozen(const client::ReadFrozen& read);
-  // Call before a Leave that is followed by Attach. Waits for a server that has ended, and tells it
-  // of this slot; it would otherwise wait a lease for the slot's living process. An error is not
-  // returned: Attach finds it again.
+  // Call before a Leave that is followed by Attach. Waits for a server that has ended, and reports
+  // this slot to it; otherwise it would wait a whole lease for the slot's living process. Ignores
+  // errors: Attach meets them again.
   void AwaitServer();
-  // Call before Leave, for a job that has nothing worth keeping: this rank says goodbye, and the
-  // job goes with the last rank that does. Errors do not matter to a slot that is lost anyway.
+  // Call before Leave, for a job with nothing worth keeping: this rank says goodbye, and the last
+  // rank that does removes the job. Errors are ignored: the slot is lost anyway.
   void GiveJobBack();
-  // Gives up groups and slot without a goodbye. Harmless when repeated.
+  // Drops groups and slot without a goodbye. Idempotent.
   void Leave();
-  // Call before this program is replaced by itself, where Leave would wait for a collective that
-  // does not end. The next meeting has a new number.
+  // Call before this program replaces itself, when Leave would wait for a collective that does not
+  // end. The next meeting has a new number.
   void LeaveMeeting();
-  // Ends the job, all ranks together. None says goodbye before all have come here, so that a rank
-  // that dies just before can come back. Then each tells the launcher (done_marks.h, done_keys.h)
-  // that it is done. A private server is ended, too.
+  // Ends the job, all ranks together. No rank says goodbye before all have called Close, so that a
+  // rank that dies just before can come back. Then each tells the launcher that it is done
+  // (done_marks.h, done_keys.h). Also ends a private server.
   Status Close();
 
   const RankPlace& place() const { return place_; }
-  // How long an operation of the ranks may take. It includes the time for which one of them may
-  // wait for the server, or start it.
+  // Time-out of an operation between ranks. It includes the time that one of them may spend waiting
+  // for the server, or starting it.
   int64_t CollectiveTimeoutMs() const;
-  // All ranks of the run, for what the caller does together with them, also while an engine has
-  // transfers in flight; null before Meet.
+  // All ranks of the run, for the caller's own collectives, also while an engine has transfers in
+  // flight; null before Meet.
   Collective* world() { return world_.get(); }
-  // For an engine alone, one a data group; null where this rank is no member. None of them is
+  // For an engine only, one per data group; null where this rank is not a member. Separate from
   // world().
   std::vector<Collective*> groups() const;
-  // As in the task; null where this rank is at neither end.
+  // In the task's order; null where this rank is at neither end.
   std::vector<RankLink*> links() const;
-  // The group of the ranks that share this rank's experts, on the host; null where none do.
+  // The host group of the ranks that share this rank's experts; null if there are none.
   Collective* experts() { return experts_.get(); }
   client::ChunkService* service() { return client_.get(); }
   const std::string& socket_dir() const { return socket_dir_; }
-  // As the server took the job: without states on GPUs where it refused them.
+  // The specification as the server accepted it: without states on GPUs if it refused them.
   const client::JobSpec& spec() const { return task_.spec; }
-  // What a private server logged last; empty without one.
+  // The last log lines of a private server; empty without one.
   std::string ServerLogTail() const { return server_ ? server_->LogTail() : std::string(); }
 
  private:
@@ -145,33 +145,33 @@ class RunSession {
   Status LaunchServer();
   Status ShareSocketDir();
   Status TakeSlot(const client::ClientOptions& options);
-  // True when the server that refused is to be asked again, with all states on the host.
+  // True when the server that refused should be asked again, with all states on the host.
   bool GivesUpGpuStates(const Status& refused);
   Status MeetWorld();
-  // Ranks that were started with other data or options refuse the run, all of them.
+  // All ranks refuse the run if one was started with other data or options.
   Status CompareNotes();
-  // True when the ranks of this run exchange blocks by NCCL; all ranks say the same.
+  // True when the ranks of this run exchange blocks through NCCL; all ranks agree.
   Result<bool> AgreeOnNccl();
-  // A group for blocks of the device, over one of the host's.
+  // A group for device memory, built over a host group.
   Result<std::unique_ptr<Collective>> OnDevice(const GroupSpec& group, bool nccl);
   Status MakeGroup(size_t index, bool nccl);
   Status MakeLinks();
-  // What the launcher's roll says of a rank.
+  // A rank's state in the launcher's roll.
   RankStanding StandingOf(uint32_t rank) const;
-  // Ends a wait for other ranks when the slot is lost or a signal came.
+  // Ends a wait for other ranks when the slot is lost or a signal arrived.
   Status Interrupted();
-  // What ended the slot; ok while it is held.
+  // The error that ended the slot; ok while it is held.
   Status SlotLost();
 
   const RankPlace place_;
   SessionTask task_;
-  Status no_gpu_states_;  // why the server refused them; ok: it did not
+  Status no_gpu_states_;  // why the server refused them; ok: not refused
   RunWaits waits_;
   std::optional<RankRollView> roll_;  // under `trainer launch`
   std::unique_ptr<StandaloneServer> server_;
   std::unique_ptr<Meeting> meeting_;
   std::unique_ptr<Collective> world_;
-  std::optional<CommunicatorSet> communicators_;  // of NCCL; outlives the groups
+  std::optional<CommunicatorSet> communicators_;  // NCCL's; outlives the groups
   // By data group; null where not a member.
   std::vector<std::unique_ptr<Collective>> group_storage_;
   std::vector<std::unique_ptr<RankLink>> link_storage_;

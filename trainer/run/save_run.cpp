@@ -14,7 +14,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// The server has written what the job trains; it does not know the base as a file.
+// The server has written the trained tensors; it does not know the base file.
 Status SaveConfig(const SaveTask& task) {
   const RunPlan& plan = task.plan;
   ModelConfig config{

@@ -1,8 +1,8 @@
-// SaveRun: the weights of a run after its last step, or its adapters, with what a reader needs
-// beside them.
+// SaveRun: saves a run's weights, or its adapters, after the last step, with the files that a
+// reader needs.
 //
 // One thread (the trainer's main thread), rank 0. memserver writes the tensors; the trainer adds
-// config.json and the tokenizer's files, and names the base in the file of adapters.
+// config.json and the tokenizer's files, and names the base in an adapter file.
 #pragma once
 
 #include <string>
@@ -15,17 +15,17 @@
 
 namespace tidepool::trainer {
 
-// What is saved, and where.
+// What to save, and where.
 struct SaveTask {
-  std::string directory;  // is there
+  std::string directory;  // exists
   const RunPlan& plan;
   client::ChunkService* service = nullptr;
-  Version version = 0;              // sealed; its weights are saved
-  BaseNames* base_names = nullptr;  // where adapters are trained, else null
-  std::string tokenizer = {};       // directory of the one that text was read with; empty: none
+  Version version = 0;              // the sealed version to save
+  BaseNames* base_names = nullptr;  // when adapters are trained, else null
+  std::string tokenizer = {};       // directory of the text tokenizer; empty: none
 };
 
-// The name of the file in the directory. Errors: kSaveFailed, kFileWriteFailed, those of
+// Returns the file's name in the directory. Errors: kSaveFailed, kFileWriteFailed, those of
 // ChunkService::SaveWeights and AddMetadata.
 Result<std::string> SaveRun(const SaveTask& task);
 

@@ -1,6 +1,5 @@
-// How RunSession makes what ranks exchange by: a group for each set of ranks that share chunks,
-// over NCCL where all have it, one of ranks that share experts, and the links between stages of a
-// pipeline.
+// Creates the groups and links of RunSession: one group per set of ranks that share chunks, over
+// NCCL where all have it, one for ranks that share experts, and the links between pipeline stages.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -60,9 +59,8 @@ Status RunSession::MakeGroup(size_t index, bool nccl) {
   const bool on_device = task_.device.device != nullptr;
   group_storage_.emplace_back();
   if (std::find(ranks.begin(), ranks.end(), place_.rank) == ranks.end()) return {};
-  // A group of its own, even where all ranks are members: transfers start when their chunks arrive,
-  // so an operation of the caller in the same group would have another place in its order on each
-  // rank.
+  // A separate group, even if all ranks are members: transfers start when their chunks arrive, so
+  // the caller's operations in the same group would come at a different position on each rank.
   const GroupSpec spec{"data" + std::to_string(index), ranks};
   TP_ASSIGN_OR_RETURN(group_storage_.back(),
                       on_device ? OnDevice(spec, nccl) : meeting_->MakeGroup(spec));

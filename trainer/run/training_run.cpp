@@ -36,7 +36,7 @@ Status TrainingRun::Plan() {
 Status TrainingRun::OpenDevice() {
   TP_ASSIGN_OR_RETURN(device_, RunDevice::Open(options_.device, place_, setup_.clock));
   if (plan_.stages) TP_RETURN_IF_ERROR(CheckPipelinePlace(options_, place_, device_->is_gpu()));
-  // Every rank, where GPUs are in play: each may have another.
+  // Every rank on GPUs, since each may have another one.
   if (device_->is_gpu() && place_.rank != 0 && !options_.output.quiet) {
     std::cerr << "device    rank " + std::to_string(place_.rank) + ": " + device_->description() +
                      "\n"
@@ -52,8 +52,7 @@ RunSetting TrainingRun::Setting() const {
           .server = {}};
 }
 
-// Names the base's chunks for the server. The name of the file is needed only when adapters are
-// saved.
+// Names the base's chunks for the server. The file's name is needed only to save adapters.
 Status TrainingRun::NameBase() {
   if (plan_.base == nullptr) return NameFrozenChunks(&plan_);
   if (options_.output.dry_run) return {};
@@ -81,7 +80,7 @@ Status TrainingRun::MakeSession() {
                                  : Status();
   };
   task.say = [this](const std::string& line) { voice_.SayWait(line); };
-  // Before LibTorch takes any memory of the device.
+  // Before LibTorch takes any device memory.
   if (!options_.output.dry_run)
     TP_RETURN_IF_ERROR(WithShares(device_->MakeRcache(plan_.spec.rcache_bytes), ShortAt::kRcache));
   task.device = device_->ForSession();
@@ -199,12 +198,12 @@ Status TrainingRun::Attempt() {
   TP_RETURN_IF_ERROR(Save());
   if (place_.rank == 0 && !StaysForMore()) kept_->Ended();
   TP_RETURN_IF_ERROR(StaysForMore() ? session_->world()->Barrier() : session_->Close());
-  // Last, because all else matters more.
+  // Last, because a failed trace matters least.
   const bool traced = model_ != nullptr && model_->trace() != nullptr;
   return traced ? model_->trace()->Write(options_.output.trace_file, place_.rank) : Status();
 }
 
-// A run with --resume auto that a signal ends is to be continued: no rank says goodbye, and
+// A run with --resume auto that a signal ends will be continued: no rank says goodbye, and
 // memserver keeps the job.
 bool TrainingRun::StaysForMore() const {
   return summary_.stopped && resume_ && !options_.server.standalone;
@@ -216,8 +215,8 @@ void TrainingRun::Leave() {
 }
 
 // True after the last step, once it is reported. A rank that died then comes back alone, because
-// the others may have left for good. (A report that is missing needs all ranks, for the held-out
-// loss; none has left before it is written.)
+// the others may have left for good. (A missing report needs all ranks, for the held-out loss; none
+// leaves before it is written.)
 bool TrainingRun::NothingToDoTogether() const {
   return trained_already() && session_->service() != nullptr &&
          session_->service()->attachment().weights_ready &&
@@ -225,15 +224,14 @@ bool TrainingRun::NothingToDoTogether() const {
           !ReportWriter::IsUnreported(options_.output.out_dir, start_.version));
 }
 
-// True when nothing was trained and nobody goes on with the job, or when the run can never be. The
-// name of the job is then set free for the next try.
+// True when nothing was trained and nobody continues the job, or when the run can never succeed.
+// The job's name is then released for the next try.
 bool TrainingRun::IsWorthless(const Status& ended) const {
   return sealed_ == 0 && !options_.server.standalone &&
          (!resume_ || ended.code() == Code::kInvalid);
 }
 
-// The death of another rank shows as a broken collective or as an error of the server, whichever
-// comes first.
+// Another rank's death shows as a broken collective or as a server error, whichever comes first.
 bool TrainingRun::MayGoOn(const Status& ended) {
   if (!EndsAttemptOnly(ended, is_training()) || !resume_ || options_.server.standalone ||
       StopFlag::Requested())
@@ -241,8 +239,8 @@ bool TrainingRun::MayGoOn(const Status& ended) {
   return attempts_.MayTryAgain(sealed_);
 }
 
-// An operation that Gloo does not end cannot be cancelled, so the whole program is replaced.
-// Nothing is lost with it.
+// An operation that Gloo does not end cannot be cancelled, so the whole program is replaced. No
+// state is lost with it.
 void TrainingRun::LeaveStuck(const Status& ended) {
   if (MayGoOn(ended)) {
     LogWarn("a collective does not end; starting this rank's program again",
@@ -264,7 +262,7 @@ Status TrainingRun::WithShares(Status ended, ShortAt at) const {
     shares->rcache = plan_.rcache.bytes - std::min(plan_.rcache.bytes, plan_.rcache.resident_bytes);
   }
   if (at == ShortAt::kStep) shares->outside = SpareBytes(plan_.layout);
-  // The least rCache is known only after an order was followed to its end.
+  // The minimum rCache is known only after an order was followed to its end.
   const bool followed = at == ShortAt::kStep && model_->engine()->cache().following();
   const ShortRun run{
       .shares = *shares,
@@ -292,7 +290,7 @@ Status TrainingRun::DryRun() const {
   return {};
 }
 
-// `kept`: as WhatIsLeft.
+// `kept`: as for WhatIsLeft.
 void TrainingRun::SayDone(const std::string& kept) const {
   const std::string after =
       start_.version > 0

@@ -2,23 +2,21 @@
 // its server and of other ranks.
 //
 // One thread (the trainer's main thread). Invariants:
-//  1. weights are put once in the life of a job, those of a checkpoint with their moments; a later
-//     run goes on behind the last sealed step, with everything that the step record says, and reads
-//     no file;
-//  2. with --resume auto the end of another rank ends the attempt, not the run: this rank gives up
-//     groups and slot and begins the next attempt at the last sealed step, together with the rank
-//     that was started again. The run gives up after kFruitlessAttempts that
-//     sealed nothing, or when another rank has ended for good or has given no sign of life for
-//     --rejoin-timeout;
-//  3. an error leaves the job with the server, without a goodbye.
+//  1. weights are put once in the life of a job, a checkpoint's together with its moments; a later
+//     run continues after the last sealed step from its step record and reads no file;
+//  2. with --resume auto the end of another rank ends the attempt, not the run: this rank drops
+//     groups and slot and begins the next attempt at the last sealed step, together with the
+//     restarted rank. The run gives up after kFruitlessAttempts that sealed no step, or when
+//     another rank has ended for good or has shown no sign of life for --rejoin-timeout;
+//  3. after an error the job stays at the server, without a goodbye.
 //
-// A run, from the outside in:
+// Call tree of a run, outermost first:
 //   All        checks the plan; then makes attempts until one ends well or none may follow
 //   Attempt    one slot, one meeting: slot, ranks, model, steps, saved weights, goodbye
-//   TakeSlot   attaches; what the server holds decides: go on behind its step, or begin
-//   Build      model and engine over the slot; a base and new weights are put where needed
-//   Train      steps to the last one, or until a signal
-//   Leave      after a broken attempt: model, groups and slot go, the job stays at the server
+//   TakeSlot   attaches; continues after the server's last step, or begins a new job
+//   Build      makes model and engine over the slot; puts a base and new weights if needed
+//   Train      runs steps to the last one, or until a signal
+//   Leave      after a failed attempt: drops model, groups and slot; the server keeps the job
 #pragma once
 
 #include <functional>
@@ -50,19 +48,19 @@
 
 namespace tidepool::trainer {
 
-// What a run is given.
+// The inputs of a run.
 struct RunSetup {
   RunOptions options;
   RankPlace place;
   Clock* clock = nullptr;   // outlives the run
-  Settlement settled = {};  // how --rcache auto or --plan came to the size
+  Settlement settled = {};  // the result of --rcache auto or --plan
   optim::LossScalerSpec scaler;
   bool foresees = true;                    // RunModelParts::foresees
-  AttemptCount attempts = AttemptCount();  // from the program that this one replaces
-  // Replaces this program by itself, which goes on counting attempts; must not return. Null: never
-  // called.
+  AttemptCount attempts = AttemptCount();  // from the program that this one replaced
+  // Replaces this process with a new one that continues the attempt count; must not return. Null:
+  // never called.
   std::function<void(const AttemptCount&)> begin_anew = nullptr;
-  // Called with each sealed version; an error ends the run as a death would.
+  // Called with each sealed version; an error ends the run like a death.
   std::function<Status(Version)> after_step = nullptr;
 };
 
@@ -74,8 +72,8 @@ class TrainingRun {
         place_(setup_.place),
         voice_(options_.output, place_),
         attempts_(setup_.attempts) {}
-  // Errors: everything that planning, attaching and training can end with; each says how the run
-  // can be continued, where it can.
+  // Runs everything. Errors: all of planning, attaching and training; each says how the run can be
+  // continued, if it can.
   Status All();
   const TrainSummary& summary() const { return summary_; }
 
@@ -86,19 +84,19 @@ class TrainingRun {
   Status MakeSession();
   Status NameBase();
   bool StaysForMore() const;
-  // From a session slot at the server to trained and saved weights.
+  // One attempt, from a session slot to trained and saved weights.
   Status Attempt();
   Status TakeSlot();
-  // `note`: what the server keeps with the job.
+  // `note`: the run note that the server keeps with the job.
   Status Continue(const std::string& note);
   Status Begin();
-  // Makes the model, and puts what the server does not have yet.
+  // Makes the model, and puts data that the server does not have yet.
   Status Build();
   Status ProvideBase();
   Status LoadWeights();
   Status OpenCheckpoint();
   Status LoadCheckpoint();
-  // What a reader of saved weights needs beside them.
+  // Writes the files that a reader of saved weights needs.
   Status DescribeModel(const std::string& directory) const;
   Result<TrainTask> MakeTask();
   Status Train();
@@ -110,8 +108,8 @@ class TrainingRun {
   bool MayGoOn(const Status& ended);
   void LeaveStuck(const Status& ended);
   Status Explained(Status ended) const;
-  // Adds to kDeviceMemoryShort which processes have the GPU's memory, and what would fit; other
-  // errors stay as they are.
+  // Extends kDeviceMemoryShort with the processes that use the GPU's memory and what would fit;
+  // returns other errors unchanged.
   Status WithShares(Status ended, ShortAt at) const;
   bool trained_already() const {
     return start_.version > 0 && start_.version >= options_.training.steps;
@@ -127,17 +125,17 @@ class TrainingRun {
   RunVoice voice_;
   bool resume_ = false;
   AttemptCount attempts_;
-  std::unique_ptr<CpuWatch> cpus_;  // where several threads compute
+  std::unique_ptr<CpuWatch> cpus_;  // with several compute threads
   RunPlan plan_;
-  std::unique_ptr<RunDevice> device_;    // outlives all that uses its streams
-  std::optional<BaseNames> base_names_;  // where adapters are trained
+  std::unique_ptr<RunDevice> device_;    // outlives all users of its streams
+  std::optional<BaseNames> base_names_;  // when adapters are trained
   std::optional<RunCorpus> data_;
   // Parts of one attempt, in the order in which they are made.
   std::unique_ptr<RunSession> session_;
   StartPoint start_;
   std::unique_ptr<RunModel> model_;             // null before Build
-  Version sealed_ = 0;                          // as far as this process knows
-  std::optional<LoadedCheckpoint> checkpoint_;  // that a new job begins behind
+  Version sealed_ = 0;                          // last version known to be sealed
+  std::optional<LoadedCheckpoint> checkpoint_;  // starting point of a new job
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<KeptRun> kept_;
   TrainSummary summary_;

@@ -8,7 +8,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// The number that `text` begins with, and removes it; nothing where there is none.
+// Parses and removes the number at the start of `text`; nullopt if there is none.
 std::optional<uint64_t> TakeNumber(std::string_view* text) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);

@@ -29,7 +29,7 @@ std::string HostName() {
 
 Status KeptRun::Sealed(const std::string& socket_dir) {
   if (noted_ || !has_folder() || TP_PLANTED("trainer.run_not_noted")) return {};
-  // Whole or not at all, whenever this process is killed.
+  // Written atomically, whenever this process is killed.
   const std::string text = job_ + "\n" + HostName() + ":" + socket_dir + "\n",
                     made = path() + ".new";
   const UniqueFd file(open(made.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));

@@ -1,9 +1,9 @@
-// KeptRun: knows whether a job ever had states, apart from the states that memserver holds.
+// KeptRun: tells whether a job ever had states, independently of the states that memserver holds.
 //
 // One thread (the trainer's main thread). Two witnesses: DIR/unfinished.job in the run's folder
-// (--out), which rank 0 writes with the first sealed step and removes when the run ends in good
-// order; and memserver's list of jobs whose states it had to give up. A run with a private server
-// has neither, because nothing of it outlives the run.
+// (--out), which rank 0 writes with the first sealed step and removes at an orderly end; and
+// memserver's list of jobs whose states it had to drop. A run with a private server has neither,
+// because nothing of it outlives the run.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,13 @@ class KeptRun {
 
   // Rank 0: a step is sealed. Errors: kFileWriteFailed.
   Status Sealed(const std::string& socket_dir);
-  // Rank 0: the job has come to its end, and will go.
+  // Rank 0: the job has ended in order, and will be removed.
   void Ended();
-  // Asks whether the run may begin at step 1: the server at `socket_dir` holds nothing of the job,
-  // and this process knows of `sealed` steps.
-  // Errors: kStatesLost (there were states; the error says who knows of them).
+  // Whether the run may begin at step 1: the server at `socket_dir` holds nothing of the job, and
+  // this process knows of `sealed` steps. Errors: kStatesLost (there were states; the error names
+  // the witness).
   Status MayBegin(const std::string& socket_dir, Version sealed) const;
-  // "kept until 13:05", by what the server says; "kept for memserver's --lease" where it does not
-  // answer.
+  // "kept until 13:05", from the server; "kept for memserver's --lease" if it does not answer.
   std::string Until(const std::string& socket_dir) const;
 
  private:

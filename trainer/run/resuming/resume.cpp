@@ -31,7 +31,7 @@ Result<bool> ResumeWanted(const JobOptions& job, const ServerOptions& server,
 
   if (job.resume.empty()) return place.restarts > 0;
   if (job.resume == "never") return false;
-  // A checkpoint: no job that the server holds is gone on with, unless this run has begun it.
+  // A checkpoint: do not continue a job that the server holds, unless this run has begun it.
   if (job.resume != "auto") return place.restarts > 0;
 
   if (job.name.empty() && place.job_name.empty() && !server.standalone) {
@@ -110,7 +110,7 @@ Status ExplainEnd(Status ended, const std::string& job, bool resume, const std::
           Again(job) + " continues at the last sealed step");
 
     case ErrorId::kStatesLost:
-      if (!ended.fix().empty()) return ended;  // by whom it was found out, who says why
+      if (!ended.fix().empty()) return ended;  // set by the code that found the cause
       return std::move(ended).Fix(std::string("there is nothing to continue: memserver and its "
                                               "keeper ended together, and the states of \"") +
                                   job + "\" with them. The same command " +

@@ -18,10 +18,10 @@ constexpr const char* kSameForAll =
 
 struct Key {
   std::string_view name;
-  const char* shown;  // to people
+  const char* shown;  // for the user
   bool changes_order;
 };
-// In a text kept by another release, or said by one, only keys of this table count.
+// In a note of another release only keys of this table count.
 constexpr std::array<Key, 14> kKeys{{{"batch", "--batch", true},
                                      {"context", "--context", true},
                                      {"seed", "--seed", true},
@@ -79,7 +79,7 @@ std::string Joined(const std::vector<std::string>& parts) {
   return text;
 }
 
-// Ranks of one run differ; `other` is whom this rank is compared with.
+// Error for ranks of one run that differ; `other` names the one that this rank is compared with.
 Status RanksDiffer(const std::vector<NoteDifference>& differences, const std::string& other,
                    const NotedSlot& slot) {
   std::vector<std::string> shown;
@@ -137,7 +137,7 @@ std::string MakeRunNote(const RunOptions& options, const NotedInputs& inputs) {
   if (!options.model.moe.empty()) line("moe", options.model.moe);
   if (options.adapters.rank > 0) line("lora_alpha", Text(options.adapters.alpha));
 
-  // Ranks that exchange blocks in different ways would wait for each other.
+  // Ranks that exchange blocks differently would wait for each other.
   line("plan", options.memory.plan.empty() ? "none" : options.memory.plan);
   line("steps", std::to_string(options.training.steps));
   line("lr", Text(options.training.learning_rate));
@@ -163,7 +163,7 @@ Status CheckRunNote(const std::string& kept, const std::string& own, const Noted
   std::vector<NoteDifference> differences = CompareRunNotes(kept, own);
   std::erase_if(differences, [](const NoteDifference& one) { return !one.changes_order; });
   if (differences.empty() || TP_PLANTED("trainer.note_not_compared")) return {};
-  // Nothing is sealed: another rank of this run left the note, or a start that was refused.
+  // Nothing is sealed: the note is from another rank of this run, or from a refused start.
   if (slot.version == 0) {
     return RanksDiffer(differences, "the rank that came to job \"" + slot.job + "\" first", slot)
         .Fix(std::string(kSameForAll) +

@@ -1,5 +1,5 @@
-// RunNote: what identifies a run beside its job's specification: data, their order, and the
-// schedule of learning rates. memserver keeps the first rank's note with the job
+// RunNote: identifies a run beyond its job's specification: data, their order, and the learning
+// rate schedule. memserver keeps the first rank's note with the job
 // (docs/decisions/036-what-a-run-is-known-by.md); every rank compares its own with it, and with
 // rank 0's.
 //
@@ -18,52 +18,52 @@
 
 namespace tidepool::trainer {
 
-inline constexpr size_t kRunNoteBytesMax = 480;  // that memserver keeps
+inline constexpr size_t kRunNoteBytesMax = 480;  // limit of memserver
 
-// What a run reads.
+// The inputs that a run reads.
 struct NotedInputs {
-  uint64_t context = 0;  // tokens of a sequence
+  uint64_t context = 0;  // tokens per sequence
   CorpusFacts facts;
-  std::string from;  // fingerprint of the weights of --from; empty: there are none
+  std::string from;  // fingerprint of the weights of --from; empty: none
 };
 // Lines of "key value".
 std::string MakeRunNote(const RunOptions& options, const NotedInputs& inputs);
 
-// What two notes say differently.
+// One setting in which two notes differ.
 struct NoteDifference {
   std::string what;  // "--batch"
   std::string before, now;
-  // The run cannot go on with it: which sequences come next, or what the weights mean.
+  // The run cannot continue with it: it changes which sequences come next, or what the weights
+  // mean.
   bool changes_order = false;
 };
-// What only one of the notes speaks of is no difference: programs of other releases know other
-// keys.
+// A key in only one of the notes is not a difference: other releases know other keys.
 std::vector<NoteDifference> CompareRunNotes(const std::string& kept, const std::string& own);
 
-// A rank and the job in which it has a slot, which is sealed at `version`.
+// A rank and the job in which it has a slot; the job is sealed at `version`.
 struct NotedSlot {
   std::string job;
   Rank rank = 0;
   Version version = 0;
 };
-// The rank has the note `own`, the job keeps `kept` (empty: nothing): that of the rank which came
-// first, when the job began.
-// Errors: kJobMismatch with the rank, and all that changes the order, before and now.
+// Compares the rank's note `own` with `kept`, the job's note from the first rank to come (empty:
+// none). Errors: kJobMismatch with the rank, and all settings that change the order, before and
+// now.
 Status CheckRunNote(const std::string& kept, const std::string& own, const NotedSlot& slot);
-// The rank has the note `own`, and has met rank 0, which has the note `first`. Ranks of one run
-// agree on all that a note says, also where the server keeps none yet.
-// Errors: kJobMismatch with both ranks, and all that differs.
+// Compares the note `own` with rank 0's note `first`, after meeting it. Ranks of one run agree on
+// all settings of a note, even if the server keeps none yet. Errors: kJobMismatch with both ranks
+// and all differences.
 Status CheckRankNote(const std::string& first, const std::string& own, const NotedSlot& slot);
-// The same told to the other ranks: which ranks were refused so, 1 in `refused` each. Errors:
-// kJobMismatch (names them).
+// The same error on the other ranks; `refused` has a 1 for each rank that was refused. Errors:
+// kJobMismatch (names those ranks).
 Status CheckOtherRanks(std::span<const double> refused, const std::string& job);
-// One line for people each, for what differs and does not matter to the order: "--lr 0.0003 ->
-// 0.001: goes on with the new one".
+// One line per difference that does not affect the order: "--lr 0.0003 -> 0.001: goes on with the
+// new one".
 std::vector<std::string> DescribeChanges(const std::string& kept, const std::string& own);
 
-// The cursor that `version` steps of this run have come to, in sequences, from the one that the
-// job's step record has. Releases before notes counted micro-batches. Errors: kJobMismatch (steps
-// of another --batch were taken).
+// The data cursor of this run after `version` steps, in sequences, converted from the job's step
+// record (`kept`). Releases before notes counted micro-batches. Errors: kJobMismatch (steps were
+// taken with another --batch).
 Result<uint64_t> CursorInSequences(uint64_t kept, Version version, const RunOptions& options);
 
 }  // namespace tidepool::trainer
