@@ -1,5 +1,4 @@
-// The subcommands that start no training and need no LibTorch: estimate, export,
-// tokenize, launch.
+// The subcommands that do not train and need no LibTorch: estimate, export, tokenize, launch.
 #include <iostream>
 #include <optional>
 #include <utility>
@@ -39,7 +38,7 @@ int Ended(const Status& status) {
   return status.exit_code();
 }
 
-// Assumes that all ranks are on this node; where it has no GPU, on a node with one for each rank.
+// Assumes all ranks on this node; if it has no GPU, a node with one GPU per rank.
 Result<std::optional<GpuEstimate>> OfGpu(const RunOptions& options, RunPlan* plan) {
   TP_ASSIGN_OR_RETURN(const DeviceWish wish, ParseDeviceWish(options.device.name));
   const auto on_host = [&]() -> Result<std::optional<GpuEstimate>> {
@@ -88,7 +87,7 @@ Status Estimate(RunOptions options) {
     return {};
   }
 
-  RankPlace place;  // as if all ranks were on this node
+  RankPlace place;  // assumes all ranks on this node
   place.world = place.local_world = world;
   TP_ASSIGN_OR_RETURN(Settlement settled, SettleRcache(&options, place));
   TP_ASSIGN_OR_RETURN(RunPlan plan, CheckPlan(options, place, "estimate"));
@@ -106,7 +105,7 @@ Status Estimate(RunOptions options) {
   return {};
 }
 
-// A rank may be started again only if it then goes on with the job.
+// A rank may be restarted only if it then resumes the job.
 bool Resumes(const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "--resume=auto" ||

@@ -1,4 +1,4 @@
-// `trainer doctor`: what this machine has for --device, and why not more; nothing is trained.
+// `trainer doctor`: what this machine offers for --device, and why not more; trains nothing.
 #include <unistd.h>
 
 #include <iostream>

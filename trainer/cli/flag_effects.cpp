@@ -31,7 +31,7 @@ constexpr std::array kEffects{
     FlagEffect{"--log-every", "--quiet", "false", "leave --quiet out"},
 };
 
-// What the table calls the value: see FlagEffect.
+// The value in the table's form: see FlagEffect.
 std::string Named(std::string value) {
   const bool is_word = value.find_first_not_of("0.") != std::string::npos;
   if (value.empty() || !is_word) return {};
@@ -43,19 +43,19 @@ bool Holds(std::string_view values, const std::string& value) {
   for (size_t at = 0; at <= values.size();) {
     const size_t end = std::min(values.find(',', at), values.size());
     const std::string_view one = values.substr(at, end - at);
-    // cuda:1 is cuda.
+    // "cuda" also matches "cuda:1".
     if (value == one || value.starts_with(std::string(one) + ":")) return true;
     at = end + 1;
   }
   return false;
 }
 
-// torchrun's restarts make --resume auto.
+// Restarts by torchrun make --resume auto the default.
 bool ResumesByItself() {
   return std::getenv("TORCHELASTIC_RUN_ID") != nullptr;
 }
 
-// A number that must not be above another one.
+// Two numeric flags of which the first must not exceed the second.
 struct UpperBound {
   const char *flag, *bound, *what, *fix;
 };

@@ -1,7 +1,7 @@
-// Which flags have an effect only beside others, and the refusal of those that would have none.
+// Flags that have an effect only with other flags, and the refusal of those without an effect.
 //
-// A flag that silently does nothing costs its user a run: `--momentum 0.8` beside AdamW, `--pool`
-// without `--standalone`. The table is the one place that knows; --print-config leaves out what it
+// A flag that silently does nothing costs its user a run: `--momentum 0.8` with AdamW, `--pool`
+// without `--standalone`. The table holds all such rules; --print-config leaves out flags that it
 // refuses. Main thread; torch-free.
 #pragma once
 
@@ -15,32 +15,31 @@
 
 namespace tidepool::trainer {
 
-// `flag` has an effect only where `other` has one of `values` (comma-separated). The value of a
-// switch is true or false, and that of a flag that is empty unless it is given is "given" or "".
+// `flag` has an effect only if `other` has one of `values` (comma-separated). A switch has the
+// value true or false; a flag that is empty unless given has the value "given" or "".
 struct FlagEffect {
   const char* flag;
   const char* other;
   const char* values;
-  const char* fix;  // what to do in place of leaving the flag out
+  const char* fix;  // advice other than to leave the flag out
 };
 std::span<const FlagEffect> FlagEffects();
 
-// A command line as it was read. Both take a flag's name with its dashes.
+// A parsed command line. Both functions take a flag's name with its dashes.
 struct GivenFlags {
-  // The value in effect, given or default; nothing where the command has no such flag.
+  // The value in effect, given or default; nullopt if the command has no such flag.
   std::function<std::optional<std::string>(std::string_view)> value;
   std::function<bool(std::string_view)> given;
 };
 
-// The row of the table that leaves `flag` without an effect; nullptr where it has one.
+// The table row that makes `flag` ineffective; null if it has an effect.
 const FlagEffect* WhyNoEffect(const GivenFlags& flags, std::string_view flag);
 
 // True for a flag whose number contradicts another one: --warmup beyond --steps, --min-lr above
 // --lr.
 bool Contradicts(const GivenFlags& flags, std::string_view flag);
 
-// Errors: kUsageError, which names the first flag that was given and has no effect or contradicts
-// another one.
+// Errors: kUsageError, naming the first given flag that has no effect or contradicts another.
 Status CheckFlagEffects(const GivenFlags& flags);
 
 }  // namespace tidepool::trainer

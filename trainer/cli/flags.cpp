@@ -38,7 +38,7 @@ constexpr const char* kExamples = R"(examples:
   trainer sample OUT "Permission is hereby granted"        generate text from saved weights
 )";
 
-// Every flag that is a number has its range.
+// Attaches its range to every numeric flag.
 void CheckNumbers(CLI::App* app) {
   for (CLI::Option* option : app->get_options()) {
     const NumberFlag* flag = FindNumberFlag(app->get_name(), option->get_name());
@@ -48,7 +48,7 @@ void CheckNumbers(CLI::App* app) {
   }
 }
 
-// The subcommands, which `app` owns.
+// The subcommands; `app` owns them.
 struct Commands {
   CLI::App *run = nullptr, *estimate = nullptr, *sample = nullptr, *launch = nullptr,
            *doctor = nullptr, *rates = nullptr, *exported = nullptr, *tokenize = nullptr,
@@ -103,7 +103,7 @@ void AddLaunchFlags(CLI::App* launch, CommandLine* line) {
   launch->footer(kExamples);
 }
 
-// WithFlagsOfFile has read the file before.
+// --config is already handled by WithFlagsOfFile.
 void AddConfigFlags(CLI::App* run) {
   run->add_option(kConfigFlag,
                   "TOML file of flags without their dashes, such as steps = 500; what "
@@ -115,10 +115,10 @@ void AddConfigFlags(CLI::App* run) {
       ->group("output");
 }
 
-// Whether a flag that was given leaves no place for this one, whose default would be in its way.
+// Whether a given flag excludes this one, so that writing its default would conflict.
 bool IsExcluded(const CLI::App& run, const CLI::Option& option) {
   const auto& others = option.get_excludes();
-  // With --plan, an --rcache that is written down is a limit.
+  // With --plan, an explicit --rcache is a limit.
   const bool is_limit = option.check_lname("rcache") && run.count("--plan") > 0;
   return option.count() == 0 &&
          (is_limit || std::any_of(others.begin(), others.end(),
@@ -150,7 +150,7 @@ GivenFlags FlagsOf(const CLI::App& command) {
   return flags;
 }
 
-// What is in effect for each flag that a file may hold.
+// The effective value of each flag that a config file may hold.
 std::string ConfigOf(const CLI::App& run) {
   std::vector<ShownFlag> flags;
   const GivenFlags read = FlagsOf(run);
@@ -180,7 +180,7 @@ std::string ConfigOf(const CLI::App& run) {
   return ConfigText(flags);
 }
 
-// All subcommands with their flags, which write into `line` and `shell`.
+// Adds all subcommands with their flags, which write into `line` and `shell`.
 Commands AddCommands(CLI::App* app, CommandLine* line, std::string* shell) {
   const Commands commands = NameCommands(app);
   commands.completion->add_option("shell", *shell)
@@ -222,7 +222,7 @@ Commands AddCommands(CLI::App* app, CommandLine* line, std::string* shell) {
   return commands;
 }
 
-// The command that `launch` shall start, read as a rank will read it.
+// Parses the command that `launch` starts, as a rank will parse it.
 bool ParseLaunched(CommandLine* line, int* exit_code) {
   if (line->launch_arguments.front() != "run") return true;
   std::vector<std::string> words = line->launch_arguments;
@@ -236,8 +236,8 @@ bool ParseLaunched(CommandLine* line, int* exit_code) {
   return goes_on;
 }
 
-// `; did you mean "--steps"?` for the first word of the command line that looks like a flag and is
-// none of the command's.
+// `; did you mean "--steps"?` for the first word that looks like a flag but is unknown to the
+// command.
 std::string NearestFlag(const CLI::App& app, int argc, char** argv) {
   const std::vector<CLI::App*> chosen = app.get_subcommands();
   if (chosen.empty()) return {};
@@ -256,7 +256,7 @@ std::string NearestFlag(const CLI::App& app, int argc, char** argv) {
   return {};
 }
 
-// CLI11's exit codes become the house's: 0 for help and version, 2 for every usage error.
+// Maps CLI11's exit codes: 0 for help and version, 2 for every usage error.
 int ExitOf(const CLI::App& app, const CLI::ParseError& error, const std::string& hint) {
   if (error.get_exit_code() == 0) {
     app.exit(error);

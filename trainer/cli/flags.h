@@ -1,4 +1,4 @@
-// The command line of `trainer`, as tables: which subcommands there are and which flags each takes.
+// The command line of `trainer`: its subcommands and the flags of each.
 #pragma once
 
 #include <string>
@@ -21,17 +21,17 @@ enum class Command {
   kRates
 };
 
-// What the command line said.
+// The parsed command line.
 struct CommandLine {
   Command command = Command::kRun;
   RunOptions options;
   uint32_t launch_ranks = 0;
   uint32_t launch_restarts = 3;
-  // What follows `--`; where that is run and its flags, `options` are those of each rank.
+  // The words after `--`; if they are run and its flags, `options` are those of each rank.
   std::vector<std::string> launch_arguments;
 };
 
-// Reads the command line, with the file that --config names. On --help, --version, completion,
+// Parses the command line, with the file of --config. On --help, --version, completion,
 // --print-config or a usage error it prints and returns false with the exit code (0 or 2).
 bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code);
 

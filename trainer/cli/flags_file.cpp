@@ -10,12 +10,12 @@
 namespace tidepool::trainer {
 namespace {
 
-// "--lr" of "--lr" and "--lr=1"; empty where `word` is no flag.
+// "--lr" for "--lr" and "--lr=1"; empty if `word` is not a flag.
 std::string NameOf(const std::string& word) {
   return word.starts_with("--") ? word.substr(0, word.find('=')) : std::string();
 }
 
-// The file that the command line of `run` names; empty: none.
+// The file of --config in a `run` command line; empty: none.
 std::string FileIn(const std::vector<std::string>& words) {
   if (words.size() < 2 || words[1] != "run") return {};
   for (size_t i = 0; i < words.size(); ++i) {
@@ -25,7 +25,7 @@ std::string FileIn(const std::vector<std::string>& words) {
   return {};
 }
 
-// The last part of "model.preset": the tables before it are for people.
+// The last part of "model.preset": tables are for the reader.
 std::string FlagOf(const FileSetting& setting) {
   return "--" + setting.key.substr(setting.key.rfind('.') + 1);
 }
@@ -53,12 +53,12 @@ Result<std::vector<std::string>> WithFlagsOfFile(std::vector<std::string> words)
       return Twice(setting, "cannot be in such a file itself", "put all settings into one file");
     if (!seen.insert(flag).second)
       return Twice(setting, "is given twice", "leave one of the two out");
-    // A flag without a value is on, or left out.
+    // A switch has no value: it is given if true, left out if false.
     if (given.contains(flag) || setting.text == "false") continue;
     of_file.push_back(setting.text == "true" ? flag : flag + "=" + setting.text);
   }
 
-  // Behind the name of the command.
+  // Inserted after the command's name.
   words.insert(words.begin() + std::min<std::ptrdiff_t>(2, std::ssize(words)), of_file.begin(),
                of_file.end());
   return words;
@@ -77,7 +77,7 @@ std::string ConfigText(const std::vector<ShownFlag>& flags) {
       text += "# " + flag.name + " =\n";
       continue;
     }
-    JsonWriter quoted;  // TOML's basic strings have JSON's escapes
+    JsonWriter quoted;  // TOML's basic strings use JSON's escapes
     quoted.String(flag.value);
     text += flag.name + " = " + (flag.is_text ? quoted.text() : flag.value) + "\n";
   }

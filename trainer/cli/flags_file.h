@@ -1,8 +1,8 @@
 // Flags of `trainer run` in a TOML file: --config FILE.
 //
-// Any thread. Keys are the names of flags without their dashes; tables group them and mean nothing
-// else. The words of the file are put before those of the command line, so that both are checked
-// alike; where both give a flag, the command line's counts.
+// Any thread. Keys are flag names without their dashes; tables only group them. The file's words
+// are put before those of the command line, so that both get the same checks; the command line wins
+// where both give a flag.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ namespace tidepool::trainer {
 
 inline constexpr const char* kConfigFlag = "--config";
 
-// `words`: a command line from the program's name on. Returns it with what the file says, or as it
-// is where it is none of `run`, or has no --config. Errors: those of ReadTomlFile, kConfigBadValue
+// `words`: a command line including the program's name. Returns it with the file's flags added, or
+// unchanged if it is not `run` or has no --config. Errors: those of ReadTomlFile, kConfigBadValue
 // (a key is given twice, or is --config itself).
 Result<std::vector<std::string>> WithFlagsOfFile(std::vector<std::string> words);
 
@@ -23,9 +23,9 @@ Result<std::vector<std::string>> WithFlagsOfFile(std::vector<std::string> words)
 struct ShownFlag {
   std::string group, name, description;
   std::string value;     // in effect; empty: none
-  bool is_text = false;  // it is written in quotes
+  bool is_text = false;  // written in quotes
 };
-// Such a file, with a line of comment for each flag; those without a value are commented out.
+// Formats such a file, with a comment line per flag; flags without a value are commented out.
 std::string ConfigText(const std::vector<ShownFlag>& flags);
 
 }  // namespace tidepool::trainer

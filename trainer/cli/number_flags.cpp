@@ -78,7 +78,7 @@ std::string_view WithoutSignAndZeros(std::string_view text) {
   return text;
 }
 
-// What the program will have; nothing where it is no number, or one that has no place there.
+// The value that the program will see; nullopt for text that is not a number, or overflows.
 std::optional<long double> Parsed(const NumberFlag& flag, std::string_view text) {
   const char* end = text.data() + text.size();
   if (flag.whole) {

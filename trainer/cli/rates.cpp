@@ -1,4 +1,4 @@
-// `trainer rates`: how fast this machine copies and updates, as memserver has measured it.
+// `trainer rates`: this machine's copy and update rates, as measured by memserver.
 #include <array>
 #include <cstdio>
 #include <fstream>

@@ -45,9 +45,9 @@ int RunTraining(const RunOptions& options) {
   StopFlag::Install();
   // The store where ranks meet writes to sockets of ranks that may just have died.
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file over its limit is an error of the call that made it so
+  std::signal(SIGXFSZ, SIG_IGN);  // writing past a file size limit then returns an error
   const Status result = Train(options, &clock);
-  // When a run was stopped, the signal says why it ended, but not what could not be written.
+  // For a stopped run, the signal says why it ended, but not which output could not be written.
   const bool unwritten =
       result.id() == ErrorId::kSaveFailed || result.id() == ErrorId::kFileWriteFailed;
   if (!result.ok() && (unwritten || !StopFlag::Requested()))

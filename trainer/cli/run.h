@@ -1,5 +1,5 @@
-// RunTraining and the other subcommands of `trainer`: each from options to exit code. They print
-// their own errors.
+// RunTraining and the other subcommands of `trainer`: each turns options into an exit code. They
+// print their own errors.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace tidepool::trainer {
 int RunTraining(const RunOptions& options);
 int RunEstimate(const RunOptions& options);
 int RunSample(const RunOptions& options);
-// `options`: of each rank, where the arguments are `run` and its flags.
+// `options`: of each rank, if the arguments are `run` and its flags.
 int RunLaunch(uint32_t ranks, uint32_t restarts, const std::vector<std::string>& arguments,
               const RunOptions& options);
 int RunExport(const ExportOptions& options);

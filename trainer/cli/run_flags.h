@@ -1,8 +1,8 @@
-// The flags of `run` and `estimate`: name, help, and where the value is stored.
+// The flags of `run` and `estimate`: name, help text and destination.
 //
 // One thread, before anything is started. The App keeps pointers into the options, which must
-// outlive it. The order of the calls is that of --help, where memory and training show flags of
-// other groups of options, too.
+// outlive it. --help shows the flags in the order of the calls; the memory and training sections
+// also have flags of other option groups.
 #pragma once
 
 #include "trainer/run/run_options.h"
@@ -13,7 +13,7 @@ class App;
 
 namespace tidepool::trainer {
 
-// Each adds the flags of one group of settings.
+// Each function adds the flags of one group of settings.
 void AddModelFlags(CLI::App* app, ModelOptions* o);
 void AddAdapterFlags(CLI::App* app, AdapterOptions* o);
 void AddMemoryFlags(CLI::App* app, MemoryOptions* o, TrainingOptions* training);

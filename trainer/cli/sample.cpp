@@ -1,4 +1,4 @@
-// `trainer sample DIR PROMPT` and `trainer version`: what runs LibTorch without training.
+// `trainer sample DIR PROMPT` and `trainer version`: commands that use LibTorch without training.
 #include <array>
 #include <cstdio>
 #include <iostream>
@@ -33,8 +33,7 @@ std::span<float> ValuesOf(at::Tensor* parameter) {
   return {parameter->mutable_data_ptr<float>(), static_cast<size_t>(parameter->numel())};
 }
 
-// Adapters merged into their base give the same model, but the ones that are kept apart give the
-// bits that training computed.
+// Merged adapters compute the same function, but separate ones give the same bits as training.
 Status LoadModel(Gpt* model, const ModelConfig& config, const RunOptions& options) {
   const std::string& place = options.sample.weights_dir;
   const std::string base = options.adapters.base.empty() ? config.base : options.adapters.base;
@@ -60,7 +59,7 @@ Status LoadModel(Gpt* model, const ModelConfig& config, const RunOptions& option
   return {};
 }
 
-// For people alone: what is piped on is the text.
+// Prints the speed only on a terminal: a pipe gets the text alone.
 void ShowSpeed(uint64_t tokens, int64_t ns) {
   if (isatty(STDERR_FILENO) == 0 || ns <= 0) return;
   const double seconds = static_cast<double>(ns) / kNsPerSecond;
@@ -71,10 +70,10 @@ void ShowSpeed(uint64_t tokens, int64_t ns) {
   std::cerr << text.data();
 }
 
-// How a model's tokens become text, and text tokens.
+// Converts between text and a model's tokens.
 class Speech {
  public:
-  // Errors: kUsageError (nobody knows), those of ReadTokenizer.
+  // Errors: kUsageError (no tokenizer known), those of ReadTokenizer.
   static Result<Speech> Of(const ModelConfig& config, const RunOptions& options) {
     Speech speech;
     if (config.bytes) return speech;
@@ -133,8 +132,8 @@ class Sampler {
     generate_.seed = options.model.seed;
   }
 
-  // Shows each token as it is chosen; returns the text with what was added. Other texts, and the
-  // same one again, get another seed.
+  // Prints each token as it is chosen; returns the text with its continuation. Each call uses a new
+  // seed, even for the same text.
   Result<std::string> Continue(std::string text) {
     const int64_t begin_ns = clock_->NowNs();
     const std::vector<int64_t> prompt = speech_.Tokens(text);
@@ -159,7 +158,7 @@ class Sampler {
   GenerateOptions generate_;
 };
 
-// Each line is a text to continue; an empty one goes on with the last text.
+// Each line is a text to continue; an empty line continues the last result.
 Status Converse(Sampler* sampler) {
   const bool to_people = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
   if (to_people)

@@ -1,5 +1,5 @@
-// The flags of commands that train nothing: `sample`, `export` and `tokenize`, and those that
-// `estimate` has beside those of a run.
+// The flags of commands that do not train: `sample`, `export` and `tokenize`, and the flags that
+// `estimate` has in addition to those of a run.
 //
 // One thread, before anything is started. The App keeps pointers into the options, which must
 // outlive it.
@@ -13,7 +13,7 @@ class App;
 
 namespace tidepool::trainer {
 
-// Each adds the flags of one command, the first one those of `estimate --pipeline`.
+// Each function adds the flags of one command; the first adds those of `estimate --pipeline`.
 void AddPipelineFlags(CLI::App* app, RunOptions* o);
 void AddStageFlags(CLI::App* app, PipelineOptions* o);
 void AddExportFlags(CLI::App* app, ExportOptions* o);
