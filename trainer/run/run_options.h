@@ -96,8 +96,8 @@ struct JobOptions {
   // "auto", "never", "latest" (in the checkpoint folder) or a checkpoint; empty: auto if torchrun
   // has restarted the ranks, else never.
   std::string resume;
-  bool or_new = false;               // with resume: start over if the job's states are gone
-  std::string queue_timeout = "0s";  // wait for room in the server's queue; empty: a day
+  bool or_new = false;                   // with resume: start over if the job's states are gone
+  std::string queue_timeout = "0s";      // wait for room in the server's queue; empty: a day
   std::string rejoin_timeout = "10min";  // with resume: wait for dead ranks, without signs of life
 };
 
