@@ -15,7 +15,7 @@ NextUses::NextUses(const AccessSchedule& schedule, uint32_t chunk_count) : event
 
 uint64_t NextUses::After(ChunkId chunk, uint64_t position) const {
   const auto& events = events_[chunk];
-  // A borrow or a submission comes first: what is in the block now will not be used again.
+  // If a borrow or a submission comes first, the block's present content is not used again.
   const auto next = std::upper_bound(events.begin(), events.end(), position,
                                      [](uint64_t at, const Event& e) { return at < e.position; });
   return next != events.end() && next->needed ? next->position : kNeverUsed;
@@ -37,8 +37,8 @@ uint64_t SmallestRcache(const AccessSchedule& schedule, const std::vector<bool>&
       gradient[moment.subject] = true;
       ++gradients;
     }
-    // An operator may use other parameters of a chunk that already holds gradients: that is one
-    // block.
+    // An operator may use other parameters of a chunk that already holds gradients: count its block
+    // once.
     uint64_t blocks = gradients;
     for (const ChunkId chunk : moment.chunks) blocks += evictable[chunk] && !gradient[chunk];
     peak = std::max(peak, blocks);

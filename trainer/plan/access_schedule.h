@@ -1,6 +1,6 @@
 // AccessSchedule: the order in which one pass (a training step with all its micro-batches, or one
-// evaluation) needs chunks, and what that order says by itself: next uses, and the smallest rCache
-// that it can run in.
+// evaluation) needs chunks, and what follows from that order alone: next uses, and the smallest
+// rCache that it can run in.
 //
 // Any thread; a value. A moment's number is its position in the list. All decisions of the rCache
 // are functions of the list.
@@ -15,16 +15,16 @@
 
 namespace tidepool::trainer {
 
-// What happens at a moment.
+// The kinds of moments.
 enum class MomentKind : uint8_t {
   kUse,  // an operator starts: all of `chunks` must be present and stay until it ends
-  // The first gradient of `subject` overwrites its parameter: present now, pinned until its
-  // kSubmit.
+  // The first gradient of `subject` overwrites its parameter: must be present, and is pinned until
+  // its kSubmit.
   kGradient,
   // `subject` needs a block for gradients only: nothing is fetched; pinned until its kSubmit.
   kBorrow,
-  // The gradients of `subject` go to reduce-scatter and server: its block is free afterwards, its
-  // parameters are gone.
+  // The gradients of `subject` go to reduce-scatter and server: its block is then free and holds no
+  // parameters.
   kSubmit,
 };
 
@@ -32,7 +32,8 @@ enum class MomentKind : uint8_t {
 struct Moment {
   MomentKind kind = MomentKind::kUse;
   ChunkId subject = 0;  // for kGradient, kBorrow and kSubmit
-  // Held by operators at this moment; ascending. kGradient, kBorrow, kSubmit: nearly always none.
+  // Chunks that operators hold at this moment; ascending. kGradient, kBorrow, kSubmit: nearly
+  // always none.
   std::vector<ChunkId> chunks;
   friend bool operator==(const Moment&, const Moment&) = default;
 };
@@ -50,26 +51,25 @@ inline constexpr uint64_t kNeverUsed = UINT64_MAX;
 class NextUses {
  public:
   NextUses(const AccessSchedule& schedule, uint32_t chunk_count);
-  // First needed moment after `position`; kNeverUsed when there is none.
+  // The next moment after `position` that needs the chunk; kNeverUsed if none.
   uint64_t After(ChunkId chunk, uint64_t position) const;
-  // Last moment before `position` at which the chunk was needed, plus one; 0 when there is none.
+  // The last moment before `position` that needed the chunk, plus one; 0 if none.
   uint64_t EndOfUseBefore(ChunkId chunk, uint64_t position) const;
 
  private:
   struct Event {
     uint64_t position;
-    bool needed;  // false: from here on the block does not hold parameters
+    bool needed;  // false: the block holds no parameters from here on
   };
   std::vector<std::vector<Event>> events_;  // by ChunkId
 };
 
-// Blocks in use at each moment whatever the policy does: the operator's chunks and the gradient
-// blocks. The largest of these numbers is the smallest rCache in blocks that the schedule runs in.
+// The blocks in use at each moment under any policy are the operator's chunks and the gradient
+// blocks. Returns their maximum, the smallest rCache (in blocks) in which the schedule runs.
 // `evictable[c]` says whether chunk c needs a block at all.
 uint64_t SmallestRcache(const AccessSchedule& schedule, const std::vector<bool>& evictable);
 
-// Chunks in the order of their first use: the order in which the next step's forward needs the
-// updates.
+// Chunks by first use: the order in which the next step's forward needs the updates.
 std::vector<ChunkId> FirstUseOrder(const AccessSchedule& schedule);
 
 // evictable[c] for all chunks of a layout.

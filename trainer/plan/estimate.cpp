@@ -10,10 +10,10 @@ namespace tidepool::trainer {
 namespace {
 
 void AddPool(const ChunkLayout& layout, const EstimateOptions& options, MemoryEstimate* estimate) {
-  // Each chunk's plane lies in whole pages; a large one has some more beside it.
+  // Each plane of a chunk takes whole pages; a large one has some extra.
   for (const ChunkPlace& chunk : layout.chunks) {
     if (chunk.frozen) {
-      // A page in front of it holds its name.
+      // A page before it holds its name.
       estimate->frozen += kPageBytes + RoundUp(chunk.elements * BytesOf(chunk.dtype), kPageBytes);
       continue;
     }

@@ -8,7 +8,7 @@ ChunkId RandomEviction::Victim(std::span<const ChunkId> candidates, uint64_t) {
   return candidates[random_.Below(candidates.size())];
 }
 
-// Positions start again with each pass; a count of uses does not.
+// Positions restart with each pass; a use count does not.
 void LruEviction::Used(ChunkId chunk, uint64_t) {
   last_use_[chunk] = ++uses_;
 }

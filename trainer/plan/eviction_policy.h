@@ -1,8 +1,8 @@
-// EvictionPolicy: names the chunk that gives up its rCache block; it moves nothing (a virtual seam:
+// EvictionPolicy: chooses the chunk to evict from its rCache block; moves nothing (a virtual seam:
 // random, least recently used, Belady).
 //
-// One thread per object. A policy's answers depend on its construction and on the calls made to it,
-// never on time: ranks that make the same calls get the same victims. Every form passes
+// One thread per object. A policy's answers depend on its construction and the calls made to it,
+// never on time: ranks that make the same calls get the same victims. Every implementation passes
 // tests/trainer/plan/eviction_policy_test.cpp.
 #pragma once
 
@@ -22,11 +22,11 @@ class EvictionPolicy {
   virtual const char* name() const = 0;
   // The chunk is used at `position` (positions never decrease within a pass).
   virtual void Used(ChunkId chunk, uint64_t position) = 0;
-  // One of `candidates` (ascending, not empty) gives up its block at `position`.
+  // Chooses the one of `candidates` (ascending, not empty) that is evicted at `position`.
   virtual ChunkId Victim(std::span<const ChunkId> candidates, uint64_t position) = 0;
 };
 
-// Uniform among the candidates, from a seed that all ranks share: for the first, recording pass
+// Uniform among the candidates, from a seed shared by all ranks: for the first, recording pass
 // (Elixir v1, section VI-A).
 class RandomEviction final : public EvictionPolicy {
  public:
@@ -39,7 +39,7 @@ class RandomEviction final : public EvictionPolicy {
   SplitMix64 random_;
 };
 
-// Least recently used, ties by chunk id: for passes that leave the recorded order.
+// Least recently used, ties by chunk id: for passes that deviate from the recorded order.
 class LruEviction final : public EvictionPolicy {
  public:
   explicit LruEviction(uint32_t chunk_count) : last_use_(chunk_count, 0) {}
@@ -48,7 +48,7 @@ class LruEviction final : public EvictionPolicy {
   ChunkId Victim(std::span<const ChunkId> candidates, uint64_t position) override;
 
  private:
-  std::vector<uint64_t> last_use_;  // by ChunkId: count of uses seen when it was used last
+  std::vector<uint64_t> last_use_;  // by ChunkId: the use count at its last use
   uint64_t uses_ = 0;
 };
 

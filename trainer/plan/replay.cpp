@@ -42,7 +42,7 @@ class Replayer {
     return {};
   }
 
-  // Hits are told to the policy, too: least recently used needs them.
+  // The policy is told of hits, too: least recently used needs them.
   Status Need(ChunkId chunk) {
     policy_->Used(chunk, position_);
     if (present_[chunk]) return {};
@@ -67,8 +67,8 @@ class Replayer {
     } else {
       TP_RETURN_IF_ERROR(Evict(&step));
     }
-    // A chunk cannot come back before its own gradients have left. Taking a block for gradients
-    // early would only keep parameters out.
+    // A chunk cannot return before its own gradients have left. Taking a block for gradients early
+    // would only keep parameters out.
     step.earliest = fetch ? std::max(step.earliest, submitted_[chunk]) : position_;
     plan_.steps.push_back(step);
     Add(chunk);
@@ -128,7 +128,7 @@ class Replayer {
   // By ChunkId: the moment after its last kSubmit, 0 before the first.
   std::vector<uint64_t> submitted_;
   std::vector<ChunkId> cached_;  // evictable and present, ascending
-  // For each free block the moment since which it is free; first in, first out.
+  // For each free block the moment since which it is free; FIFO.
   std::deque<uint64_t> free_;
 };
 

@@ -1,11 +1,10 @@
-// Replay: runs an AccessSchedule through an rCache of so many blocks on paper: which chunk is
-// fetched when, and who gives up its block.
+// Replay: simulates an AccessSchedule in an rCache of a given number of blocks: which chunk is
+// fetched when, and which chunk is evicted.
 //
-// Any thread; pure functions. With BeladyEviction the number of fetches is the smallest possible
-// one for the schedule, its pins and the number of blocks (MIN with required sets; tests compare it
-// with an exhaustive search). The steps are what the rCache carries out, early where prefetching is
-// on: a step may run from `earliest` on without changing any other step, so prefetching never adds
-// a fetch.
+// Any thread; pure functions. With BeladyEviction the number of fetches is the minimum for the
+// schedule, its pins and the number of blocks (MIN with required sets; tests compare it with an
+// exhaustive search). The rCache carries out the steps, early if prefetching is on: a step may run
+// from `earliest` on without changing any other step, so prefetching never adds a fetch.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +19,14 @@ namespace tidepool::trainer {
 
 inline constexpr ChunkId kNoChunk = UINT32_MAX;
 
-// One fetch: of which chunk, into which block, and when.
+// One fetch: the chunk, its victim and the time.
 struct PlanStep {
-  uint64_t needed_at = 0;  // the moment before which the step must have been started
-  // The first moment at which it may be started: the last use of its victim, or the freeing of its
-  // block, has passed.
+  uint64_t needed_at = 0;  // the step must have started before this moment
+  // The first moment at which it may start: after the last use of its victim, or after its block
+  // has become free.
   uint64_t earliest = 0;
-  ChunkId chunk = 0;  // gets a block
-  // The chunk that gives up its block; kNoChunk: a free block is taken, or `chunk` is resident.
+  ChunkId chunk = 0;  // the chunk that gets a block
+  // The evicted chunk; kNoChunk: a free block is used, or `chunk` is resident.
   ChunkId victim = kNoChunk;
   bool fetch = true;  // false: the block is for gradients only (kBorrow)
   friend bool operator==(const PlanStep&, const PlanStep&) = default;
@@ -35,23 +34,23 @@ struct PlanStep {
 
 // All fetches of a pass.
 struct Plan {
-  std::vector<PlanStep> steps;             // in the order in which they must be started
+  std::vector<PlanStep> steps;             // in the order in which they must start
   std::vector<uint32_t> fetches_of_chunk;  // by ChunkId
   std::vector<uint32_t> submits_of_chunk;  // by ChunkId
   uint64_t fetches = 0, evictions = 0, submits = 0;
 };
 
-// The rCache on paper.
+// Parameters of a simulation.
 struct ReplaySetup {
-  // By ChunkId; the others are resident: they need no block and are never evicted.
+  // By ChunkId; other chunks are resident: they need no block and are never evicted.
   std::vector<bool> evictable;
   uint64_t blocks = 0;
-  // Chunks whose parameters are in the rCache when the pass begins; at most `blocks` evictable
+  // Chunks whose parameters are in the rCache at the start of the pass; at most `blocks` evictable
   // ones.
   std::vector<ChunkId> present;
 };
 
-// Errors: kRcacheTooSmall when the schedule needs more blocks; the text names the number of blocks
+// Errors: kRcacheTooSmall if the schedule needs more blocks; the text has the number of blocks
 // only, callers add bytes.
 Result<Plan> Replay(const AccessSchedule& schedule, const ReplaySetup& setup,
                     EvictionPolicy* policy);

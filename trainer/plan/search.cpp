@@ -12,7 +12,7 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr double kGiga = 1e9;
-constexpr uint64_t kLooksMax = 1U << 28;  // keeps the replays under some seconds
+constexpr uint64_t kLooksMax = 1U << 28;  // limits the replays to a few seconds
 
 bool CopiesKnown(const Rates& rates) {
   return rates.to_device > 0 && rates.from_device > 0;
@@ -31,14 +31,14 @@ Moved MovedFor(const SearchInput& input, const SearchChunk& chunk, uint64_t fetc
   const uint64_t one = chunk.elements * input.bytes.compute;
   Moved moved{.up = fetches * one, .down = submits * one};
   if (input.model == CostModel::kTransfers || fetches == 0 || !chunk.trained) return moved;
-  // The first fetch of a step brings what the update has written; every later one is of a chunk
+  // A step's first fetch transfers what the update has written; every later fetch is of a chunk
   // that was written back before.
   moved.up = chunk.elements * input.bytes.update + (fetches - 1) * one;
   moved.down += (fetches - 1) * one;
   return moved;
 }
 
-// A share as it grows: the states of one chunk after the other go to the device.
+// Builds a share step by step: moves the states of one chunk after another to the device.
 class Tally {
  public:
   Tally(const SearchInput& input, const RcacheSize& size)
@@ -90,7 +90,7 @@ class Tally {
   uint64_t host_elements_ = 0, device_elements_ = 0;
 };
 
-// Prefers less time, then fewer bytes, then less memory of the device.
+// Prefers less time, then fewer bytes, then less device memory.
 bool IsBetter(const Share& a, const Share& b) {
   const auto key = [](const Share& s) {
     return std::make_tuple(s.seconds, s.bytes_up + s.bytes_down, s.uploads, s.blocks);
@@ -98,7 +98,7 @@ bool IsBetter(const Share& a, const Share& b) {
   return key(a) < key(b);
 }
 
-// How much of each kind has room in the memory that an input allows.
+// How much of each kind fits into the allowed memory.
 class Room {
  public:
   explicit Room(const SearchInput& input) : input_(input) {
@@ -114,7 +114,7 @@ class Room {
   bool HasBlocks(uint64_t blocks) const {
     return blocks * input_.block_bytes <= input_.allowed_bytes;
   }
-  // The largest number of first chunks whose states fit.
+  // The most leading chunks whose states fit.
   uint64_t UploadsIn(uint64_t bytes) const {
     return static_cast<uint64_t>(std::upper_bound(states_.begin(), states_.end(), bytes) -
                                  states_.begin());
@@ -133,7 +133,7 @@ class Room {
   std::vector<uint64_t> states_;  // of the first 1, 2, ... chunks
 };
 
-// Section 5.1: the smallest rCache, then all of the better kind, then the other with what is left.
+// Section 5.1: the smallest rCache, then the most of the better kind, then the other kind.
 Share Greedy(const SearchInput& input, const Room& room, bool states_first) {
   if (!states_first) {
     const RcacheSize& size = room.SizeIn(input.allowed_bytes);
@@ -183,7 +183,7 @@ std::vector<RcacheSize> SizesOf(const AccessSchedule& order, const std::vector<b
   const uint64_t smallest = SmallestRcache(order, evictable);
   const auto largest = std::max<uint64_t>(
       smallest, static_cast<uint64_t>(std::count(evictable.begin(), evictable.end(), true)));
-  // A replay takes up to moments x blocks looks.
+  // The work of a replay is at most moments x blocks.
   most = std::clamp<uint64_t>(kLooksMax / std::max<uint64_t>(1, order.moments.size() * largest), 2,
                               std::max<uint64_t>(2, most));
   const uint64_t count = std::min(largest - smallest + 1, most);

@@ -1,12 +1,12 @@
-// GroupTraffic: the bytes that one rank moves in a step, by data group and kind: what a plan says
-// (theory) and what a run counts have the same form.
+// GroupTraffic: the bytes one rank moves in a step, by data group and kind, planned or counted.
 //
 // Any thread; values and pure functions. Host to device and back: copies between the server and the
-// rank's rCache. Between ranks: bytes that this rank sends to the others of its group. Of G ranks a
-// ring and a direct exchange send alike: an all-gather and a reduce-scatter (G - 1) shards each, an
-// all-reduce both. All ranks of a group together send G - 1 times the chunk in each of the two.
-// Source: Elixir v1, section VI-B, and Elixir v2, table 1, whose volumes leave out the factor
-// (G - 1) / G.
+// rank's rCache. Between ranks: bytes that this rank sends to the others of its group. In a group
+// of G ranks, ring and direct exchange send the same amount: (G - 1) shards for an all-gather or a
+// reduce-scatter, the sum of both for an all-reduce. All ranks together send G - 1 times the chunk
+// in each of the two.
+// Source: Elixir v1, section VI-B, and Elixir v2, table 1, whose volumes leave out the factor (G -
+// 1) / G.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@
 
 namespace tidepool::trainer {
 
-// How the ranks of a data group share the bytes of a chunk that each of them uses whole.
+// How the ranks of a data group share the bytes of a chunk that each of them uses in full.
 enum class Exchange : uint8_t {
   // Each rank fetches its shard, an all-gather brings the others; gradients are reduce-scattered
   // (ZeRO-2 and ZeRO-3).
   kSharded,
-  // Each rank fetches the whole chunk, and nothing is gathered; gradients are all-reduced (DDP).
-  // The server's states are in shards all the same, so that each rank hands in its own.
+  // Each rank fetches the whole chunk without a gather; gradients are all-reduced (DDP). The
+  // server's states are still sharded, so each rank submits its own shard.
   kReplicated,
 };
 
-// What one rank moves in one data group, in bytes.
+// One rank's traffic in one data group, in bytes.
 struct GroupTraffic {
   uint64_t fetched = 0;    // host to device: parameters
   uint64_t handed_in = 0;  // device to host: gradients
@@ -38,16 +38,16 @@ struct GroupTraffic {
 
   GroupTraffic& operator+=(const GroupTraffic& other);
   GroupTraffic& operator-=(const GroupTraffic& other);
-  // All that goes to other ranks.
+  // All bytes sent to other ranks.
   uint64_t between_ranks() const { return gathered + scattered + reduced; }
   friend bool operator==(const GroupTraffic&, const GroupTraffic&) = default;
 };
 
-// What one fetch, or one submission, of the chunk moves.
+// The traffic of one fetch (below: one submission) of the chunk.
 GroupTraffic TrafficOfFetch(const ChunkLayout& layout, ChunkId chunk, Exchange exchange);
 GroupTraffic TrafficOfSubmit(const ChunkLayout& layout, ChunkId chunk, Exchange exchange);
 
-// What a plan moves, by data group.
+// The traffic of a plan, by data group.
 std::vector<GroupTraffic> GroupTrafficOf(const Plan& plan, const ChunkLayout& layout,
                                          Exchange exchange);
 // The sum over all groups.

@@ -96,7 +96,7 @@ class Foresight {
       Enter(MomentKind::kSubmit, chunk);
   }
 
-  // Gradients that were kept apart are handed in first, then what no operator of backward has
+  // Submits gradients that were kept apart first, then those that no operator of backward has
   // completed.
   void EndOfBackward() {
     const auto borrow = [this](ChunkId chunk) {
@@ -123,7 +123,7 @@ class Foresight {
   std::vector<ChunkId> mine_;        // trained, as a member of their group
   std::vector<uint32_t> uses_;       // by ParameterId: operators in flight
   std::vector<uint32_t> pins_;       // by ChunkId: likewise
-  std::vector<uint32_t> gradients_;  // by ChunkId: parameters whose gradient has come
+  std::vector<uint32_t> gradients_;  // by ChunkId: parameters whose gradient has arrived
   std::vector<ChunkId> pinned_;      // ascending
   std::vector<Hold> holds_;
   AccessSchedule schedule_;

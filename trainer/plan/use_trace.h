@@ -1,9 +1,9 @@
-// UseTrace: which parameters the operators of one forward and backward read, and where gradients
-// come: an order of use before there is a layout; and the AccessSchedule that it becomes with one.
+// UseTrace: which parameters the operators of one forward and backward read, and when gradients
+// arrive: the order of use before a layout exists; and its conversion to an AccessSchedule.
 //
-// Any thread; values and a pure function. The rules by which operators and gradients become moments
-// are those of the rCache (trainer/cache/parameter_cache.h); a test compares what is foreseen here
-// with what a run records, moment by moment.
+// Any thread; values and a pure function. Operators and gradients become moments by the rules of
+// the rCache (trainer/cache/parameter_cache.h); a test compares the order predicted here with a
+// run's recording, moment by moment.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@ namespace tidepool::trainer {
 struct UseEvent {
   enum class Kind : uint8_t {
     kBegin,     // an operator that reads `notes` begins; operators nest
-    kEnd,       // the last one that began and has not ended ends
+    kEnd,       // the innermost open operator ends
     kGradient,  // the gradient of notes[0] is complete
   };
   Kind kind = Kind::kBegin;
-  std::vector<uint32_t> notes;  // indices of the ParameterNotes that the layout was made of
+  std::vector<uint32_t> notes;  // indices of the ParameterNotes from which the layout was made
   friend bool operator==(const UseEvent&, const UseEvent&) = default;
 };
 
@@ -31,21 +31,21 @@ struct UseTrace {
   std::vector<UseEvent> events;  // of one micro-batch
 };
 
-// One more than the largest note; 0 for none.
+// The largest note plus one; 0 without notes.
 uint32_t NotesOf(const UseTrace& trace);
-// Notes in the order in which operators first read them, those below `notes` that none reads behind
-// them in their own order.
+// Notes by first read, followed by the notes below `notes` that no operator reads, in ascending
+// order.
 std::vector<uint32_t> FirstUses(const UseTrace& trace, uint32_t notes);
-// By note, whether an operator reads it behind its gradient, or a second gradient comes: then its
-// gradient must not lie over it (ParameterNote::multi_use). A parameter that several operators of
-// forward use is none of these: LibTorch adds its gradient up before it comes.
+// By note, whether an operator reads it after its gradient, or a second gradient arrives: then its
+// gradient must not overwrite it (ParameterNote::multi_use). Several uses in forward do not count:
+// LibTorch sums the gradient before delivering it.
 std::vector<bool> UsedBehindGradient(const UseTrace& trace, uint32_t notes);
 
-// The order of a training step of `rank` in chunks. Requires a trace of the model that the layout
-// was made for.
+// The order of a training step of `rank` in chunks. Requires a trace of the model for which the
+// layout was made.
 AccessSchedule ForeseeOrder(const UseTrace& trace, const ChunkLayout& layout, Rank rank,
                             uint32_t micro_batches);
-// The same of a whole step whose gradients do not go to the rCache: its operators alone.
+// The same for a step whose gradients do not go to the rCache: operators only.
 AccessSchedule ForeseeUses(const UseTrace& trace, const ChunkLayout& layout, Rank rank);
 
 }  // namespace tidepool::trainer

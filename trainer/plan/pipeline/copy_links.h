@@ -1,7 +1,6 @@
-// CopyLinks: copies that wait for a root complex, and which of them has it: one at a time in each
-// direction, the one that is needed first. A copy that is needed earlier interrupts another, which
-// goes on later (memserver copies chunk by chunk; CUDA's stream priorities, which Mobius names, do
-// not order copies).
+// CopyLinks: copies queued for root complexes, one at a time in each direction, by how early they
+// are needed. An earlier need interrupts a running copy, which continues later (memserver copies
+// chunk by chunk; CUDA's stream priorities, which Mobius names, do not order copies).
 //
 // One thread; part of trainer/plan/pipeline/pipeline_schedule.h. Times in nanoseconds.
 #pragma once
@@ -14,13 +13,13 @@
 
 namespace tidepool::trainer {
 
-// A part of a copy that was not interrupted.
+// An uninterrupted part of a copy.
 struct CopySpan {
   uint32_t copy = 0;
   int64_t start_ns = 0, end_ns = 0;
 };
 
-// What is needed first comes first; `copy` makes it unique.
+// Priority of a copy, earliest need first; `copy` makes it unique.
 struct CopyNeed {
   uint32_t kind = 0, visit = 0, item = 0;
   uint32_t copy = 0;
@@ -29,17 +28,17 @@ struct CopyNeed {
 
 class CopyLinks {
  public:
-  // `spans` outlives it, and receives what was copied when.
+  // `spans` outlives the object and receives the executed parts.
   CopyLinks(uint32_t complexes, std::vector<CopySpan>* spans)
       : links_(size_t{2} * complexes), spans_(spans) {}
 
-  // The copy waits from now on and takes `duration_ns` of its link.
+  // Queues the copy, which takes `duration_ns` of its link.
   void Request(uint32_t complex, bool up, const CopyNeed& need, int64_t duration_ns);
-  // Gives each link to what is needed first now.
+  // Gives each link to the copy with the earliest need.
   void Assign(int64_t now_ns);
-  // When the first of the copies that run ends; -1: none runs.
+  // When the first running copy ends; -1: none is running.
   int64_t NextEnd() const;
-  // The copies that have ended by now; they are forgotten.
+  // The copies that have ended by now; removes them.
   std::vector<uint32_t> TakeEnded(int64_t now_ns);
 
  private:
@@ -57,10 +56,10 @@ class CopyLinks {
     int64_t end_ns() const { return since_ns + current.left_ns; }
   };
 
-  // Notes what the link's copy has done.
+  // Records the executed part of the link's copy.
   void Close(Link* link, int64_t now_ns);
 
-  std::vector<Link> links_;  // of complex c: 2 c upwards, 2 c + 1 downwards
+  std::vector<Link> links_;  // of complex c: 2 c up, 2 c + 1 down
   std::vector<CopySpan>* const spans_;
 };
 

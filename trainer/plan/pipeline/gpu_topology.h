@@ -1,7 +1,7 @@
-// GpuTopology: which GPUs share which PCIe root complex, and how fast copies through it are.
+// GpuTopology: which GPUs share which PCIe root complex, and the copy rate through each.
 //
-// Any thread; values. GPUs are numbered complex by complex. Rates are in bytes a nanosecond, which
-// is 10^9 bytes a second, in each direction.
+// Any thread; values. GPUs are numbered complex by complex. Rates are in bytes per nanosecond (10^9
+// bytes per second), in each direction.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,21 @@ namespace tidepool::trainer {
 // One complex and its GPUs.
 struct RootComplex {
   uint32_t gpus = 0;
-  double bytes_per_ns = 0;  // of all its GPUs together; one alone can have it all
+  double bytes_per_ns = 0;  // of all its GPUs together; a single one can use all of it
 };
 
 struct GpuTopology {
   std::vector<RootComplex> complexes;
 
-  // All GPUs.
+  // The number of GPUs.
   uint32_t gpus() const;
   // Requires gpu < gpus().
   uint32_t ComplexOf(uint32_t gpu) const;
-  // The slowest complex, whose GPU alone copies; and its share where all GPUs of each copy at once.
+  // The rate of a GPU that copies alone, at the slowest complex; below, its rate if all GPUs copy
+  // at once.
   double RateAlone() const;
   double RateShared() const;
-  // As the paper writes it: "2+2".
+  // In the paper's notation: "2+2".
   std::string Name() const;
 };
 

@@ -9,9 +9,9 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr double kNsPerMs = 1e6;
-constexpr size_t kColumns = 200;  // solvers read lines up to some hundreds
+constexpr size_t kColumns = 200;  // solvers read lines of a few hundred characters
 
-// Terms of one side of a constraint, of an objective.
+// The terms of one side of a constraint, or of an objective.
 class Sum {
  public:
   Sum& Add(double factor, const std::string& name) {
@@ -34,7 +34,7 @@ class Sum {
     return *this;
   }
 
-  // Kept as terms, so that it can become part of other sums.
+  // Kept as terms, so that it can be part of other sums.
   Sum& Keep(double factor, const std::string& name) {
     if (factor != 0) terms_.emplace_back(factor, name);
     return *this;
@@ -59,7 +59,7 @@ std::string Name(const char* of, size_t a, size_t b) {
   return Name(of, a) + "_" + std::to_string(b);
 }
 
-// Layers, stages and micro-batches are numbered from 1, as in the paper.
+// Numbers layers, stages and micro-batches from 1, as the paper does.
 class ProgramText {
  public:
   explicit ProgramText(const StageTable& table) : table_(table), task_(table.task()) {}
@@ -111,7 +111,7 @@ class ProgramText {
     return Over(j, [&](const auto& l) { return CopyMs(l.weight_bytes); });
   }
 
-  // What comes into stage j; nothing into the first, and behind the last.
+  // The input of stage j; none for the first stage and past the last layer.
   Sum Input(size_t j, const std::function<double(uint64_t)>& of) const {
     Sum sum;
     if (j == 1 || j > L()) return sum;
@@ -140,7 +140,7 @@ class ProgramText {
     text_ += " " + name + ":" + sum.text() + " " + relation + " " + number.data() + "\n";
   }
 
-  // Each layer in one stage; the stage of the next layer is the same or the next one.
+  // Each layer is in one stage; the next layer is in the same stage or the next one.
   void AddRuns() {
     Row("first", Sum().Add(1, Name("B", 1, 1)), "=", 1);
 
@@ -190,7 +190,7 @@ class ProgramText {
     Row(Name(of, i, j), Sum().Add(1, Name(of, j)).Add(-SizeMs(bytes), Name("B", i, j)), ">=", 0);
   }
 
-  // What of stage j comes while stage `other` computes on its GPU; (7) is put in.
+  // The part of stage j that arrives while stage `other` computes on its GPU; (7) is substituted.
   void AddPrefetch(size_t j, size_t other, bool backward) {
     const std::string part = Name(backward ? "pb" : "pf", j);
     const char* time = backward ? "tb" : "tf";
@@ -261,7 +261,7 @@ class ProgramText {
     Row(Name("c9b", j), there, ">=", -LongerThanAny());
   }
 
-  // As long as everything one behind the other: no pipeline's best is slower.
+  // The time of everything done sequentially: no optimal pipeline is slower.
   double LongerThanAny() const {
     double sum = 1;
     for (const PipelineLayer& layer : task_.layers) {
@@ -273,7 +273,7 @@ class ProgramText {
     return sum;
   }
 
-  // Other variables are at least 0 where nothing is said of them.
+  // In this format, unlisted variables are at least 0.
   void AddVariables() {
     text_ += "Bounds\n";
     for (size_t i = 2; i <= L(); ++i) {

@@ -11,23 +11,23 @@ namespace {
 
 constexpr int64_t kNotYet = -1;
 
-// Order of needs on a link: boundary tensors and weights by visit; sums behind all tensors.
+// Priority on a link: boundary tensors and weights by visit; sums after all tensors.
 constexpr uint32_t kNeeded = 0, kLeaves = 1;
 
-// A stage in forward or in backward, on its GPU. Visits are numbered in the order of the step.
+// A stage in forward or in backward, on its GPU. Visits are numbered in step order.
 struct Visit {
   uint32_t stage = 0, gpu = 0;
   bool backward = false;
-  uint32_t before = 0;  // the visit before on this GPU
+  uint32_t before = 0;  // the previous visit on this GPU
   bool has_before = false;
-  bool keeps_weights = false;  // the next one on this GPU is the same stage, in backward
-  bool has_weights = false;    // which the one before kept
+  bool keeps_weights = false;  // the next visit on this GPU is the same stage, in backward
+  bool has_weights = false;    // kept by the previous visit
 
-  // What comes before it computes: each layer's weights, in backward then the first saved input.
+  // Copies before it computes: each layer's weights, and in backward the first saved input.
   uint32_t loads = 0, loads_asked = 0, loads_there = 0;
-  bool active = false, ended = false;  // has all its room; has computed all
-  uint64_t room = 0;                   // of the GPU, that it has
-  uint32_t computed = 0;               // micro-batches, that are done
+  bool active = false, ended = false;  // has all its room; has computed everything
+  uint64_t room = 0;                   // GPU bytes that it holds
+  uint32_t computed = 0;               // completed micro-batches
   int64_t computes_until = kNotYet;
 
   // By micro-batch.
@@ -91,7 +91,7 @@ class Simulation {
     visits_.push_back(std::move(visit));
   }
 
-  // In forward from the stage before, in backward from the one behind.
+  // In forward from the previous stage, in backward from the next one.
   bool HasInput(const Visit& visit) const { return visit.stage > 0; }
   bool HasSource(const Visit& visit) const {
     return visit.backward ? visit.stage + 1 < stages_ : visit.stage > 0;
@@ -112,7 +112,7 @@ class Simulation {
     return visit.backward ? stage.backward_bytes : stage.forward_bytes;
   }
 
-  // Begins all that can begin now. What takes no time is done at once, so others may follow.
+  // Starts all that can start now. Work without a duration completes at once, so others may follow.
   void Settle(int64_t now) {
     do {
       moved_ = false;
@@ -168,7 +168,7 @@ class Simulation {
     }
   }
 
-  // Rule 4: of the micro-batch that is computed next or now, and the one behind it.
+  // Rule 4: for the micro-batch that is computed now or next, and the one after it.
   void AskTensors(uint32_t v) {
     Visit& visit = visits_[v];
     if (!visit.active) return;
@@ -217,7 +217,7 @@ class Simulation {
     }
   }
 
-  // What the next visits may have: all but what still leaves, and weights that stay.
+  // Releases memory to the next visits: all but what is still leaving, and weights that stay.
   void End(uint32_t v) {
     Visit& visit = visits_[v];
     const Stage& stage = task_.stages[visit.stage];
@@ -305,11 +305,11 @@ class Simulation {
   std::vector<uint32_t> visit_of_copy_;
   CopyLinks links_;
   std::vector<Visit> visits_;
-  // By GPU: bytes in use, and which of its visits it is at.
+  // By GPU: bytes in use, and the current visit.
   std::vector<uint64_t> used_;
   std::vector<size_t> current_;
   std::vector<std::vector<uint32_t>> visits_of_;
-  bool moved_ = false;  // something began that others may wait for
+  bool moved_ = false;  // something started that others may wait for
 };
 
 }  // namespace

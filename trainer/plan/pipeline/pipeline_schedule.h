@@ -1,24 +1,24 @@
-// PipelineSchedule: when everything of one step of Mobius' pipeline happens: each stage's work on
-// each micro-batch, and each copy (Feng et al., ASPLOS 2023, section 3.1 and figure 4).
+// PipelineSchedule: the timeline of one step of Mobius' pipeline: each stage's work on each
+// micro-batch, and each copy (Feng et al., ASPLOS 2023, section 3.1 and figure 4).
 //
-// Any thread; pure. What trainer/plan/pipeline/stage_times.h leaves out is in it: copies of GPUs
+// Any thread; pure. Covers what trainer/plan/pipeline/stage_times.h leaves out: copies of GPUs
 // under one root complex wait for each other, boundary tensors go through host memory (down, then
-// up), saved inputs come back for backward, and sums of gradients leave.
+// up), saved inputs return for backward, and gradient sums leave.
 // Rules:
 //  1. A GPU computes its stages in order, each on all micro-batches in order: forward from the
 //     first stage to the last, then backward from the last to the first (GPipe).
-//  2. A stage begins when its GPU has no other and there is room for all that it needs; it
-//     computes when its weights are there, whole. They go when its last micro-batch is done, but
-//     those of the last stage on each GPU stay for backward.
-//  3. Weights of the next stage of a GPU come layer by layer as soon as the stage before computes
-//     its first micro-batch, while there is room beside it, and otherwise when it has ended; in
-//     backward the first micro-batch's saved input comes behind them.
-//  4. Two inputs and two outputs of a stage are on the GPU at most: one in use, one on its way.
-//  5. A root complex copies one thing at a time in each direction: what the earliest stage needs,
-//     then the earliest micro-batch. Sums of gradients wait for boundary tensors.
-// So a step takes no less than TimesOf says for the fastest complex's rate.
-// Times are nanoseconds from the begin of the step. It ends when the last sum of gradients is in
-// host memory; the optimizer's update is not in it.
+//  2. A stage begins when its GPU has no other stage and enough room for it; it computes when all
+//     its weights are there. They leave after its last micro-batch; only those of the last stage
+//     on each GPU stay for backward.
+//  3. Weights of a GPU's next stage arrive layer by layer, from the time the stage before computes
+//     its first micro-batch if there is room beside it, else after that stage has ended; in
+//     backward the first micro-batch's saved input follows them.
+//  4. A stage has at most two inputs and two outputs on the GPU: one in use, one in flight.
+//  5. A root complex runs one copy at a time in each direction: the earliest stage first, then
+//     the earliest micro-batch. Gradient sums wait for boundary tensors.
+// So a step takes at least the time of TimesOf at the fastest complex's rate.
+// Times are nanoseconds from the start of the step. It ends when the last gradient sum is in host
+// memory; the optimizer's update is not included.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@
 
 namespace tidepool::trainer {
 
-// A stage at work on one micro-batch.
+// A stage computing one micro-batch.
 struct ComputeSpan {
   uint32_t stage = 0, micro_batch = 0;
   bool backward = false;
@@ -39,7 +39,7 @@ struct ComputeSpan {
   int64_t start_ns = 0, end_ns = 0;
 };
 
-// What is copied.
+// The kinds of copies.
 enum class CopyKind : uint8_t {
   kWeights,  // up: one layer's
   kInput,    // up: a boundary tensor, in backward the gradient of the stage's output
@@ -61,18 +61,18 @@ struct Copy {
 };
 
 struct PipelineSchedule {
-  std::vector<ComputeSpan> computes;  // in the order of their starts
-  std::vector<Copy> copies;           // whose size is not 0, in the order in which they could begin
-  std::vector<CopySpan> spans;        // of `copies`, in the order of their ends
+  std::vector<ComputeSpan> computes;  // by start
+  std::vector<Copy> copies;           // those of size > 0, in the order in which they could begin
+  std::vector<CopySpan> spans;        // of `copies`, by end
   int64_t step_ns = 0;
   int64_t compute_end_ns = 0;
   uint64_t bytes_up = 0, bytes_down = 0;  // of all GPUs
 
-  // Share of all GPUs' time until compute_end_ns in which they compute nothing.
+  // Fraction of all GPUs' time until compute_end_ns in which they are idle.
   double BubbleShare(uint32_t gpus) const;
 };
 
-// What is scheduled.
+// Input of the scheduler.
 struct ScheduleTask {
   std::vector<PipelineLayer> layers;
   std::vector<Stage> stages;

@@ -11,11 +11,11 @@ namespace {
 constexpr int64_t kNever = std::numeric_limits<int64_t>::min() / 4;
 constexpr int64_t kForever = std::numeric_limits<int64_t>::max() / 4;
 
-// Places in a label, behind the M entries of its last stage.
+// Offsets in a label, after the M entries of its last stage.
 constexpr size_t kStart = 0, kEnd = 1, kEndLessSpare = 2, kHeadsOfStage = 3;
 constexpr size_t kTail = 0, kTailWithUpload = 1, kTailsOfStage = 2;
 
-// The last N stages, without the oldest and with room for a new one; `from` are M entries on.
+// The last N stages, without the oldest and with room for a new one; `from`: after the M entries.
 void Shift(const std::vector<int64_t>& of, size_t from, size_t each, std::vector<int64_t>* to) {
   to->resize(of.size());
   std::copy(of.begin() + static_cast<ptrdiff_t>(from + each), of.end(),
@@ -72,7 +72,7 @@ StageLabel LabelRules::With(const StageLabel& label, const Stage& stage) const {
   Shift(label.heads, m, kHeadsOfStage, &next.heads);
   Shift(label.tails, m, kTailsOfStage, &next.tails);
 
-  // Forward: (8) to (10) with the best P_j, as trainer/plan/pipeline/stage_times.h has it.
+  // Forward: (8) to (10) with the best P_j, as in trainer/plan/pipeline/stage_times.h.
   const int64_t* before = &label.heads[m];
   int64_t free = std::max(
       {before[kStart] + stage.weight_ns, before[kEnd], before[kEndLessSpare] + stage.weight_ns});
@@ -88,7 +88,7 @@ StageLabel LabelRules::With(const StageLabel& label, const Stage& stage) const {
   newest[kEnd] = free;
   newest[kEndLessSpare] = free - stage.forward_spare_ns;
 
-  // Backward, from the end: what follows the last micro-batch, then each of those before.
+  // Backward, from the end: the path after the last micro-batch, then after each earlier one.
   const int64_t* above = &label.tails[m];
   int64_t tail =
       std::max({int64_t{0}, above[kTail], above[kTailWithUpload] - stage.backward_spare_ns});
@@ -123,7 +123,7 @@ LabelRules::Ends LabelRules::EndsOf(const StageLabel& label) const {
   const Stage& next = table_.At(label.layer, label.layer + 1);
   Ends ends;
 
-  // Micro-batch i passes all layers; those behind it, or before it, wait for the longest.
+  // Micro-batch i passes all layers; earlier or later ones wait for the longest.
   for (size_t i = 0; i < m; ++i) {
     const auto others = static_cast<int64_t>(i);
     ends.head = std::max(ends.head, label.heads[i] + next.input_ns + rest.forward +
@@ -139,7 +139,7 @@ LabelRules::Ends LabelRules::EndsOf(const StageLabel& label) const {
   ends.first_tail = std::max({label.tails[m - 1] + next.input_ns, above[kTail],
                               above[kTailWithUpload] - gpu_ns_, int64_t{0}});
 
-  // N GPUs share the rest; none begins with it before its last stage has ended.
+  // N GPUs share the rest; none starts on it before its last stage has ended.
   int64_t gpu_ends = 0;
   for (size_t k = 0; k < static_cast<size_t>(gpus_); ++k) {
     gpu_ends += before[k * kHeadsOfStage + kEnd];
@@ -151,7 +151,7 @@ LabelRules::Ends LabelRules::EndsOf(const StageLabel& label) const {
   return ends;
 }
 
-// Over the number of stages that follow: few of them are long, many send many tensors.
+// Minimum over the number of remaining stages: few stages are long, many send many tensors.
 int64_t LabelRules::BoundByCount(const StageLabel& label, const Ends& ends) const {
   const Rest& rest = rest_[label.layer];
   const uint32_t layers = table_.layers() - label.layer;
@@ -171,8 +171,8 @@ int64_t LabelRules::BoundByCount(const StageLabel& label, const Ends& ends) cons
   return bound;
 }
 
-// Over how many layers the last N stages have, whose weights are not uploaded for backward: few
-// layers leave many to upload, many make long stages.
+// Minimum over the number of layers in the last N stages, whose weights are not uploaded for
+// backward: few layers leave many uploads, many layers make long stages.
 int64_t LabelRules::BoundByLast(const StageLabel& label, const Ends& ends) const {
   const Rest& rest = rest_[label.layer];
   const bool all_have_one = label.stages >= gpus_;
@@ -186,7 +186,7 @@ int64_t LabelRules::BoundByLast(const StageLabel& label, const Ends& ends) const
     const Rest& resident = rest_[std::max(label.layer, from)];
     const int64_t others = micro_batches_ - 1;
 
-    // One of N stages has at least the mean of their times, and each GPU uploads its own.
+    // One of N stages takes at least the mean of their times, and each GPU uploads its own.
     int64_t head = ends.first_head + rest.forward +
                    others * std::max(rest.longest_forward, resident.forward / gpus_);
     head = std::max(head, (ends.starts + rest.weights + micro_batches_ * resident.forward +

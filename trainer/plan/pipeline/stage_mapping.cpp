@@ -10,10 +10,10 @@
 namespace tidepool::trainer {
 namespace {
 
-// Sums of equal terms in another order may differ by this.
+// Tolerance for equal terms summed in another order.
 constexpr double kEqual = 1e-9;
 
-// Orders of complexes, place by place, the lowest GPU first: the first of equal sums is kept.
+// Searches orders of complexes by position, lowest GPU first; keeps the first of equal sums.
 class MappingSearch {
  public:
   MappingSearch(const GpuTopology& topology, uint32_t stages)
@@ -37,7 +37,7 @@ class MappingSearch {
   }
 
  private:
-  // `sum_` is that of all pairs of places so far; others only add to it.
+  // `sum_` covers all pairs of positions so far; further ones only add to it.
   void Place(uint32_t place) {
     if (place == gpus_) {
       best_.contention = sum_;
@@ -62,7 +62,7 @@ class MappingSearch {
     }
   }
 
-  // An untouched complex like an earlier untouched one would give the same sums.
+  // An untouched complex equal to an earlier untouched one gives the same sums.
   bool IsTwin(uint32_t complex) const {
     const uint32_t gpus = topology_.complexes[complex].gpus;
     if (left_[complex] != gpus) return false;
@@ -84,11 +84,11 @@ class MappingSearch {
 
   const GpuTopology& topology_;
   const uint32_t gpus_;
-  std::vector<double> nearness_;  // of two places a <= b: the sum of 1 / |i - j| over their stages
+  std::vector<double> nearness_;  // of positions a <= b: the sum of 1 / |i - j| over their stages
   StageMapping best_;
-  // On the way.
+  // State of the search.
   std::vector<uint32_t> left_;       // GPUs of each complex
-  std::vector<uint32_t> complexes_;  // by place
+  std::vector<uint32_t> complexes_;  // by position
   double sum_ = 0;
 };
 

@@ -13,9 +13,9 @@
 namespace tidepool::trainer {
 namespace {
 
-// Labels that are kept at one layer, pass by pass.
+// The most labels kept per layer, by pass.
 constexpr std::array<size_t, 3> kWidths{64, 1024, std::numeric_limits<size_t>::max()};
-// Each label is compared with so many that are kept: to drop fewer is never wrong.
+// Each label is compared with this many kept ones: dropping fewer is always correct.
 constexpr size_t kCompared = 512;
 
 Status DoesNotFit(const StageTable& table) {
@@ -52,10 +52,10 @@ class PartitionSearch {
   bool found() const { return !best_.ends.empty(); }
 
  private:
-  // The limit holds from the first partition on.
+  // The limit applies once a partition has been found.
   bool IsOver() const { return found() && best_.stages_tried >= limits_.stages_tried_max; }
 
-  // All labels layer by layer, at most `width` at each.
+  // Extends all labels layer by layer, keeping at most `width` per layer.
   void RunPass(size_t width) {
     labels_.assign(1, rules_.Root());
     at_.assign(table_.layers(), {});
@@ -63,12 +63,12 @@ class PartitionSearch {
     dropped_bound_ = std::numeric_limits<int64_t>::max();
     for (uint32_t layer = 0; layer < table_.layers(); ++layer) {
       for (const int32_t label : Kept(layer, width)) Branch(label);
-      // Labels that no later layer leads back to stay, for the way back from the best.
+      // Only the indices go: labels without successors stay, to trace back the best partition.
       at_[layer].clear();
     }
   }
 
-  // The labels of a layer that may lead to something better, the most promising first.
+  // The labels of a layer that may lead to a better partition, most promising first.
   std::vector<int32_t> Kept(uint32_t layer, size_t width) {
     std::vector<int32_t>& here = at_[layer];
     std::sort(here.begin(), here.end(), [&](int32_t a, int32_t b) {
@@ -102,7 +102,7 @@ class PartitionSearch {
     const uint32_t first = labels_[from].layer;
     for (uint32_t behind = first + 1; behind <= table_.layers(); ++behind) {
       const Stage& stage = table_.At(first, behind);
-      if (!stage.fits) continue;  // a longer one that sends less may
+      if (!stage.fits) continue;  // a longer stage that sends less may fit
       if (!MayEnd(labels_[from], behind)) continue;
       StageLabel next = rules_.With(labels_[from], stage);
       ++best_.stages_tried;
@@ -120,7 +120,7 @@ class PartitionSearch {
     }
   }
 
-  // Whether a stage may end there: a given number of stages leaves each at least one layer.
+  // Whether a stage may end there: with a given number of stages, each needs at least one layer.
   bool MayEnd(const StageLabel& label, uint32_t behind) const {
     if (limits_.stages == 0) return true;
     const uint32_t left = limits_.stages - label.stages - 1, layers = table_.layers() - behind;
@@ -140,10 +140,10 @@ class PartitionSearch {
   const PartitionLimits limits_;
   const LabelRules rules_;
   Partition best_{.ends = {}, .step_ns = std::numeric_limits<int64_t>::max()};
-  // This pass.
+  // State of the current pass.
   std::vector<StageLabel> labels_;
   std::vector<std::vector<int32_t>> at_;  // by layer
-  int64_t dropped_bound_ = 0;             // the least of labels that were dropped for their number
+  int64_t dropped_bound_ = 0;             // least bound among labels dropped for lack of width
 };
 
 Partition Given(const StageTable& table, std::vector<uint32_t> ends) {

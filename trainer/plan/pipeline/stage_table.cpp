@@ -8,7 +8,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// Sums and peaks of a run of layers, one layer after the other.
+// Sums and peaks of a run of layers, extended layer by layer.
 struct RunOfLayers {
   Stage stage;
   uint64_t kept = 0, forward_work = 0, backward_work = 0;
@@ -31,8 +31,8 @@ int64_t SpareNs(uint64_t needed, const PipelineTask& task) {
   return static_cast<int64_t>(static_cast<double>(task.gpu_bytes - needed) / task.bytes_per_ns);
 }
 
-// Forward has two inputs and two outputs: one that is used, one on its way. Backward has two saved
-// inputs, two gradients that came and two that go, and the sums of gradients.
+// Forward has two inputs and two outputs: one in use, one in flight. Backward has two saved inputs,
+// two incoming and two outgoing gradients, and the gradient sums.
 Stage Finished(const RunOfLayers& run, const PipelineTask& task) {
   Stage stage = run.stage;
   const uint64_t in = stage.input_bytes, out = stage.output_bytes;

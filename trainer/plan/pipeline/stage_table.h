@@ -1,12 +1,12 @@
-// StageTable: what a run of layers costs as one stage of a pipeline, for every run that there is.
+// StageTable: the cost of each run of layers as one pipeline stage.
 //
 // Any thread; values and pure functions. The planner of Mobius' pipeline (Feng et al., ASPLOS 2023,
 // section 3.2) chooses among these stages.
-// Symbols, as in the paper's table 2: L layers, N GPUs, M micro-batches, G bytes of one GPU, B
-// bytes a second of one GPU's copies; stage j has forward and backward time T_j on one micro-batch,
-// needs S_j bytes of a GPU, leaves R_j = G - S_j of it for what is prefetched, and sends a_j bytes.
-// Units: times in nanoseconds, sizes in bytes; sizes that end in _ns are the time of their copy,
-// where each layer's is rounded up, so that they add up without another rounding.
+// Symbols, as in the paper's table 2: L layers, N GPUs, M micro-batches, G bytes of memory per GPU,
+// B bytes per second of one GPU's copies; stage j has forward and backward time T_j for one
+// micro-batch, needs S_j bytes of a GPU, leaves R_j = G - S_j of it for prefetching, and sends a_j
+// bytes. Units: times in nanoseconds, sizes in bytes; sizes named _ns are their copy time, rounded
+// up per layer, so that they add up without further rounding.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,20 @@
 
 namespace tidepool::trainer {
 
-// One layer, for one micro-batch.
+// One layer, per micro-batch.
 struct PipelineLayer {
-  int64_t forward_ns = 0, backward_ns = 0;  // backward with what is computed again in it
+  int64_t forward_ns = 0, backward_ns = 0;  // backward includes recomputation
   uint64_t weight_bytes = 0;                // as operators use them
   uint64_t gradient_bytes = 0;              // of the sum over micro-batches, until the stage ends
-  uint64_t kept_bytes = 0;  // what the forward that is computed again keeps for its backward
+  uint64_t kept_bytes = 0;                  // what the recomputed forward keeps for its backward
   uint64_t output_bytes =
       0;  // the tensor that the next layer reads; its gradient has the same size
-  // The most that operators take beside all that.
+  // Peak of operators in addition to the above.
   uint64_t forward_work_bytes = 0, backward_work_bytes = 0;
   friend bool operator==(const PipelineLayer&, const PipelineLayer&) = default;
 };
 
-// What is planned.
+// Input of the planner.
 struct PipelineTask {
   std::vector<PipelineLayer> layers;  // L, at least one
   uint32_t gpus = 1;                  // N
@@ -62,10 +62,10 @@ class StageTable {
   uint32_t layers() const { return static_cast<uint32_t>(task_.layers.size()); }
   // Requires first < behind <= layers().
   const Stage& At(uint32_t first, uint32_t behind) const;
-  // The most layers in a stage that fits; 0 where some layer does not fit alone.
+  // The most layers in a stage that fits; 0 if some layer does not fit alone.
   uint32_t layers_max() const { return layers_max_; }
 
-  // Stages that end behind the layers `ends` (ascending; the last is layers()).
+  // The stages whose layers end before `ends` (ascending; the last is layers()).
   std::vector<Stage> StagesOf(std::span<const uint32_t> ends) const;
 
  private:
@@ -74,8 +74,8 @@ class StageTable {
   uint32_t layers_max_ = 0;
 };
 
-// How many different layers there are; equal ones have one profile and one row in what is shown
-// (layer similarity, section 3.2, "Profiling").
+// The number of distinct layers; equal ones share one profile and one row in the output (layer
+// similarity, section 3.2, "Profiling").
 uint32_t DifferentLayers(std::span<const PipelineLayer> layers);
 
 }  // namespace tidepool::trainer

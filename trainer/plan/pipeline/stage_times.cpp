@@ -5,7 +5,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// Starts of one stage on all micro-batches: (8) and (10), and not before its weights are there.
+// Start times of one stage for all micro-batches: (8) and (10), and not before its weights arrive.
 std::vector<int64_t> StartsOf(int64_t weights_there, const std::vector<int64_t>& inputs_there,
                               int64_t duration) {
   std::vector<int64_t> starts;
@@ -17,7 +17,7 @@ std::vector<int64_t> StartsOf(int64_t weights_there, const std::vector<int64_t>&
   return starts;
 }
 
-// (9) with the best P_j: `before` computed on this GPU, and `spare` was free beside it.
+// (9) with the best P_j: `before` computed on this GPU, and left `spare` free.
 int64_t WeightsThere(const std::vector<int64_t>& before, int64_t duration, int64_t spare,
                      int64_t upload) {
   const int64_t end = before.back() + duration;
@@ -50,7 +50,7 @@ StageTimes TimesOf(const PipelineTask& task, std::span<const Stage> stages) {
   times.forward_end_ns = times.forward.back().back() + stages.back().forward_ns;
   times.backward.resize(count);
   for (size_t j = count; j-- > 0;) {
-    int64_t weights = times.forward_end_ns;  // (11), and for the others no bound
+    int64_t weights = times.forward_end_ns;  // (11); no bound for the other stages
     if (j + gpus < count) {
       const Stage& before = stages[j + gpus];
       weights = WeightsThere(times.backward[j + gpus], before.backward_ns, before.backward_spare_ns,

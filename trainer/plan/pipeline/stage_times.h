@@ -1,8 +1,9 @@
-// StageTimes: when each stage computes each micro-batch at the earliest, by the constraints of
-// Mobius' mixed-integer program (Feng et al., ASPLOS 2023, section 3.2), and so the time of a step.
+// StageTimes: the earliest time at which each stage computes each micro-batch, by the constraints
+// of Mobius' mixed-integer program (Feng et al., ASPLOS 2023, section 3.2), and so the time of a
+// step.
 //
 // Any thread; pure. Symbols and units: trainer/plan/pipeline/stage_table.h.
-// The paper prints several of its constraints wrongly. As they are read here, for stages 1..S:
+// The paper prints several constraints wrongly. They are read here as follows, for stages 1..S:
 //   (3)  minimise t^b_(1,M) + T^b_1
 //   (4)  S_j <= G, forward and backward
 //   (5)  P^f_j <= G - S^f_(j-N) for j > N; P^b_j <= G - S^b_(j+N) for j <= S - N
@@ -14,12 +15,11 @@
 //        the weights: W_j + a_(j-1)
 //   (10) t_(j,m) >= t_(j,m-1) + T_j
 //   (11) t^b_(S,1) >= t^f_(S,M) + T^f_S
-// The last N stages stay where they are from forward to backward. B is the rate of one GPU whose
-// copies nobody disturbs: contention is a matter of the mapping (trainer/plan/pipeline/
-// stage_mapping.h).
-// P_j need not be searched: by (5) to (7) the most is right, and (9) is then three lower bounds,
-//   t_(j,1) >= max(end of the stage before, that + (W_j - R) / B, its start + W_j / B),
-// which only grow with other times. So all times at their earliest are optimal for given stages.
+// The last N stages stay in place from forward to backward. B is the rate of one GPU that copies
+// alone: contention is handled by the mapping (trainer/plan/pipeline/stage_mapping.h). P_j need not
+// be searched: by (5) to (7) the largest is best, and (9) becomes three lower bounds,
+//  t_(j,1) >= max(end of the stage before, that + (W_j - R) / B, its start + W_j / B),
+// which grow monotonically with other times. So the earliest times are optimal for given stages.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@
 
 namespace tidepool::trainer {
 
-// Starts, by stage and micro-batch.
+// Start times, by stage and micro-batch.
 struct StageTimes {
   std::vector<std::vector<int64_t>> forward, backward;
   int64_t forward_end_ns = 0;
