@@ -23,8 +23,7 @@ struct GpuTopology {
   uint32_t gpus() const;
   // Requires gpu < gpus().
   uint32_t ComplexOf(uint32_t gpu) const;
-  // The rate of a GPU that copies alone, at the slowest complex; below, its rate if all GPUs copy
-  // at once.
+  // A GPU's rate at the slowest complex, copying alone; and if all GPUs of each complex copy.
   double RateAlone() const;
   double RateShared() const;
   // In the paper's notation: "2+2".

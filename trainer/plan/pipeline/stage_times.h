@@ -18,7 +18,7 @@
 // The last N stages stay in place from forward to backward. B is the rate of one GPU that copies
 // alone: contention is handled by the mapping (trainer/plan/pipeline/stage_mapping.h). P_j need not
 // be searched: by (5) to (7) the largest is best, and (9) becomes three lower bounds,
-//  t_(j,1) >= max(end of the stage before, that + (W_j - R) / B, its start + W_j / B),
+//   t_(j,1) >= max(end of the stage before, that + (W_j - R) / B, its start + W_j / B),
 // which grow monotonically with other times. So the earliest times are optimal for given stages.
 #pragma once
 
