@@ -14,13 +14,13 @@ namespace {
 
 constexpr size_t kChangesShown = 3;
 
-// What a step needs, with which each change is compared.
+// The needs of a step, to which each change is compared.
 struct Need {
-  uint64_t total, used;  // used: with what there was no room for
+  uint64_t total, used;  // used: with the failed request
   uint64_t activations;  // part of `used`
   uint64_t sequences;    // of this rank
   uint64_t tokens;       // of a sequence
-  uint64_t boundaries;   // bytes of the blocks' inputs, all layers
+  uint64_t boundaries;   // bytes of all layers' block inputs
 
   bool Fits(uint64_t less) const { return used - std::min(used, less) <= total; }
 };
@@ -38,7 +38,7 @@ Need NeedOf(const ShortRun& run, const RunPlan& plan, const DataOptions& data) {
 }
 
 // With checkpointing: the blocks' inputs, one block's share of the rest, and the logits with their
-// fp32 copy, which no block has.
+// fp32 copy, which are outside the blocks.
 uint64_t CheckpointedActivations(const Need& need, const RunPlan& plan) {
   const uint64_t logits = need.sequences * need.tokens * plan.shape.vocab *
                           (BytesOf(plan.layout.dtype) + sizeof(float));
@@ -61,14 +61,14 @@ class Changes {
   std::vector<MemoryChange> list_;
 };
 
-// Changes for a run that stopped before its first step: each is tried as a plan of its own.
+// Changes for a run that stopped before its first step: each is evaluated as a plan of its own.
 class BeforeSteps {
  public:
   BeforeSteps(const ShortRun& run, const RunPlan& plan, const RunOptions& options)
       : run_(run), plan_(plan), options_(options) {
     const DeviceShares& s = run.shares;
     others_ = s.total - std::min(s.total, s.free + s.rcache + s.resident);
-    // The block that stands in after a failure comes with the engine.
+    // The fallback block is allocated with the engine.
     others_ += run.at == ShortAt::kBuild ? run.wanted : 0;
   }
 
@@ -84,7 +84,7 @@ class BeforeSteps {
     return others_ + plan.rcache.bytes +
            (run_.at == ShortAt::kRcache ? SpareBytes(plan.layout) : 0);
   }
-  // Lists the change if the plan with these options fits.
+  // Adds the change to the list if the plan with these options fits.
   bool Offer(const std::string& flags, const RunOptions& options) {
     const Result<RunPlan> plan =
         MakeRunPlan(plan_.shape, options, plan_.layout.world, run_.rank, plan_.spec.name);
@@ -94,7 +94,7 @@ class BeforeSteps {
     list_.push_back({flags, bytes});
     return true;
   }
-  // The largest rCache that there is room for.
+  // Offers the largest rCache that fits.
   void OfferRcache() {
     const uint64_t rest = InUse(plan_) - plan_.rcache.bytes;
     const uint64_t room = run_.shares.total - std::min(run_.shares.total, rest);
@@ -110,7 +110,7 @@ class BeforeSteps {
     options.model.dtype = "bf16";
     Offer("--dtype bf16", options);
   }
-  // The largest half, quarter, ... of what the chunks have now.
+  // Offers the largest chunk size that fits of a half, a quarter, ... of the present one.
   void OfferChunks() {
     for (uint64_t bytes = plan_.layout.BlockBytes() / 2; bytes >= kMiB; bytes /= 2) {
       RunOptions options = options_;
@@ -122,7 +122,7 @@ class BeforeSteps {
   const ShortRun& run_;
   const RunPlan& plan_;
   const RunOptions& options_;
-  uint64_t others_ = 0;  // in use beside the rCache
+  uint64_t others_ = 0;  // used beside the rCache
   std::vector<MemoryChange> list_;
 };
 
@@ -135,8 +135,8 @@ std::string WantedText(const ShortRun& run, const RunPlan& plan) {
   return run.wanted > 0 ? "another " + FormatBytes(run.wanted) + " for " + what : what;
 }
 
-// The largest batch that fits; where it divides the one that did not, accumulation keeps the tokens
-// of a step.
+// Offers the largest batch that fits; if it divides the failed one, accumulation keeps the tokens
+// per step.
 void OfferBatch(const Need& need, const RunPlan& plan, uint32_t micro_batches, Changes* changes) {
   for (uint64_t fewer = need.sequences - 1; fewer > 0; --fewer) {
     const uint64_t less = need.activations / need.sequences * (need.sequences - fewer);

@@ -8,7 +8,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// First chunks that have fixed room in the rCache.
+// Number of leading chunks with fixed space in the rCache.
 uint32_t AlwaysResident(const ChunkLayout& layout) {
   const uint32_t trained = layout.TrainedChunks();
   uint32_t chunks = 0;
@@ -16,7 +16,7 @@ uint32_t AlwaysResident(const ChunkLayout& layout) {
   return chunks;
 }
 
-// Why the states of this job lie on no GPU, and what would change it; empty: they may.
+// Why this job's states cannot be on a GPU, and the remedy; empty: they can.
 struct Hindrance {
   std::string why, fix;
 };
@@ -109,7 +109,7 @@ Result<GpuStatesPlan> PlanGpuStates(const GpuStatesWish& wish, const ChunkLayout
   } else if (!hindrance.why.empty()) {
     plan.why = hindrance.why;
   } else {
-    // No step has been measured that could say what more would be good for.
+    // No step has been measured that could tell the benefit of placing more.
     plan.chunks = AlwaysResident(layout);
     plan.may_stay_on_host = true;
     plan.why = plan.chunks > 0 ? "what is always resident, and more by --gpu-states SIZE alone "
@@ -126,9 +126,9 @@ Result<GpuStatesPlan> PlanGpuStates(const GpuStatesWish& wish, const ChunkLayout
 
 bool IsAboutGpuStates(ErrorId refusal) {
   switch (refusal) {
-    case ErrorId::kJobSpecBad:       // a release without states on GPUs, or ranks that bring no GPU
-    case ErrorId::kJobMismatch:      // the job is there, with its states on the host
-    case ErrorId::kCudaUnavailable:  // no Adam there, or memory that would not outlive memserver
+    case ErrorId::kJobSpecBad:       // a release without states on GPUs, or ranks without one
+    case ErrorId::kJobMismatch:      // the job exists, with its states on the host
+    case ErrorId::kCudaUnavailable:  // no Adam kernel, or memory that ends with memserver
     case ErrorId::kCudaFailed:
     case ErrorId::kDeviceMemoryShort:  // no room for them
     case ErrorId::kTooManySessions: return true;

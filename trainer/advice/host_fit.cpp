@@ -7,14 +7,14 @@
 namespace tidepool::trainer {
 namespace {
 
-// What memserver leaves to the rest of the machine unless it is told otherwise.
+// memserver's default reserve for the rest of the machine.
 constexpr uint64_t kLeftBytes = 256 * kMiB;
 
 bool Fits(uint64_t bytes, const MemoryBudget& there) {
   return bytes + kLeftBytes <= there.bytes_available;
 }
 
-// Bytes of the host that are no states: the rCaches of ranks there.
+// Host bytes that are not states: the rCaches of ranks on the host.
 uint64_t RcachesOnHost(const RunPlan& plan, bool on_host) {
   return on_host ? plan.rcache.bytes * plan.layout.world : 0;
 }
@@ -24,7 +24,7 @@ uint64_t HostBytes(const RunPlan& plan, bool on_host) {
          RcachesOnHost(plan, on_host);
 }
 
-// All states on a drive.
+// With all states on a drive.
 WayToFit ByNvme(const RunPlan& plan, const std::string& flags, bool on_host) {
   const uint64_t pool = client::HostStateBytesOf(plan.spec, 0).total() + plan.memory.frozen;
   const std::string drive =
@@ -33,7 +33,7 @@ WayToFit ByNvme(const RunPlan& plan, const std::string& flags, bool on_host) {
           pool + RcachesOnHost(plan, on_host)};
 }
 
-// The forms of states that are smaller than fp32's need 16-bit parameters.
+// Forms of states smaller than fp32 need 16-bit parameters.
 struct Form {
   const char *dtype, *states;
 };
@@ -47,7 +47,7 @@ std::string FlagsOf(const Form& form, const RunOptions& options) {
   return flags;
 }
 
-// Everything that is tried, the least change first.
+// All changes to try, smallest first.
 std::vector<WayToFit> AllWays(const RunOptions& options, const RunPlan& plan, bool on_host) {
   std::vector<WayToFit> ways, with_drive;
   if (client::MaySpill(plan.spec)) with_drive.push_back(ByNvme(plan, "", on_host));
@@ -59,7 +59,7 @@ std::vector<WayToFit> AllWays(const RunOptions& options, const RunPlan& plan, bo
     changed.optimizer.states = form.states;
     if (flags.empty()) continue;
 
-    // Some rules have no states in a smaller form.
+    // Some rules do not have a smaller form of states.
     Result<RunPlan> other = MakeRunPlan(plan.shape, changed, plan.layout.world, 0, "estimate");
     if (!other.ok()) continue;
     ways.push_back({flags, HostBytes(*other, on_host)});

@@ -1,7 +1,7 @@
-// Whether a run fits into this machine's host memory, and what would make it fit: the last lines of
-// `trainer estimate`, and the one error of a private memserver that there is no room for.
+// Whether a run fits into this machine's host memory, and how to make it fit: the last lines of
+// `trainer estimate`, and the error for a private memserver that does not fit.
 //
-// Any thread; torch-free; pure functions of what they are given.
+// Any thread; torch-free; pure functions.
 #pragma once
 
 #include <cstdint>
@@ -14,29 +14,29 @@
 
 namespace tidepool::trainer {
 
-// Flags beside those that were given, and the host memory that the run takes with them.
+// Additional flags, and the host memory that the run takes with them.
 struct WayToFit {
   std::string flags;
   uint64_t bytes = 0;
 };
 
-// What a run takes of the host, beside its activations, and what there is.
+// Host memory that a run needs, without activations, and what is available.
 struct HostFit {
-  uint64_t bytes = 0;  // the pool, and the rCaches of ranks that compute on the host
+  uint64_t bytes = 0;  // the pool, and the rCaches of ranks on the host
   MemoryBudget there;
   bool fits = false;
-  // Where it does not fit: what would, the least change first; or the smallest that there is.
+  // If it does not fit: changes that make it fit, smallest first; or the one that needs least.
   std::vector<WayToFit> ways;
 };
 
-// `options` are those that `plan` was made of; `on_host`: the ranks compute on the CPUs.
+// `options` are those of `plan`; `on_host`: the ranks compute on the CPU.
 HostFit JudgeHost(const RunOptions& options, const RunPlan& plan, bool on_host,
                   const MemoryBudget& there);
 
-// "fits      no: 158 GiB of host memory are needed, ...", and a line for each way.
+// "fits      no: 158 GiB of host memory are needed, ...", and a line per way.
 std::string DescribeFit(const HostFit& fit);
 
-// Whether a memserver with such a pool can start. Errors: kHostMemoryShort.
+// Checks that a memserver with a pool of this size can start. Errors: kHostMemoryShort.
 Status CheckPrivatePool(uint64_t pool_bytes, const MemoryBudget& there);
 
 }  // namespace tidepool::trainer

@@ -6,7 +6,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// What is kept back of a GPU (Elixir v2, appendix A.1).
+// Usable share of a GPU's memory (Elixir v2, appendix A.1).
 constexpr double kUsedShare = 0.95;
 
 PipelineTask TaskOf(const PipelineQuestion& question) {
@@ -44,7 +44,7 @@ PipelineWay Scheduled(const PipelineQuestion& question, const PipelineTask& task
   return way;
 }
 
-// The program's stages for one rate.
+// The optimal partition for one rate.
 Result<PipelineWay> ByProgram(const PipelineQuestion& question, PipelineTask task, double rate,
                               const char* name) {
   task.bytes_per_ns = rate;
@@ -55,7 +55,7 @@ Result<PipelineWay> ByProgram(const PipelineQuestion& question, PipelineTask tas
   return Scheduled(question, task, std::move(way));
 }
 
-// The most that one GPU needs where it computes all layers, beside weights.
+// The most activation memory of one GPU that computes all layers.
 uint64_t ActivationsOf(const PipelineTask& task, const PipelineModel& model) {
   uint64_t kept = 0, work = 0;
   for (const PipelineLayer& layer : task.layers) {
@@ -65,8 +65,8 @@ uint64_t ActivationsOf(const PipelineTask& task, const PipelineModel& model) {
   return kept + work;
 }
 
-// All weights go up twice for each micro-batch of a rank, less what stays from one pass to the
-// next; gradients go down once.
+// All weights go up twice per micro-batch of a rank, less what stays from one pass to the next;
+// gradients go down once.
 SharedWay SharedWayOf(const PipelineQuestion& question, const PipelineTask& task) {
   SharedWay way;
   const GpuTopology& topology = question.machine.topology;
@@ -76,7 +76,7 @@ SharedWay SharedWayOf(const PipelineQuestion& question, const PipelineTask& task
   uint64_t largest = 0;
   for (const PipelineLayer& layer : task.layers) {
     forward += layer.forward_ns;
-    // Here no stage is computed again.
+    // No stage is recomputed here.
     backward += layer.backward_ns - layer.forward_ns;
     largest = std::max(largest, layer.weight_bytes);
   }
@@ -86,7 +86,7 @@ SharedWay SharedWayOf(const PipelineQuestion& question, const PipelineTask& task
   if (!way.fits) return way;
   const uint64_t stays = std::min(weights, task.gpu_bytes - activations - 2 * largest);
 
-  // The root complex with the least rate for each of its GPUs is what all wait for.
+  // All wait for the root complex with the lowest rate per GPU.
   const double rate = topology.RateShared();
   const int64_t first = CopyNs(weights, rate), again = CopyNs(weights - stays, rate);
   way.step_ns = std::max(forward, first) + (passes - 1) * std::max(forward, again) +

@@ -1,5 +1,5 @@
-// PipelineAdvice: the pipeline that a machine should run a model as: stages, their GPUs, and a
-// schedule of one step; what the paper's simpler ways would take, and the ZeRO-3 way.
+// PipelineAdvice: the best pipeline for a model on a machine: stages, their GPUs and the schedule
+// of a step; compared with the paper's simpler partitions and with ZeRO-3.
 //
 // Any thread; torch-free, pure. Sources: Mobius (Feng et al., ASPLOS 2023), sections 3 and 4.3.
 #pragma once
@@ -18,29 +18,29 @@
 
 namespace tidepool::trainer {
 
-// What is asked.
+// The inputs.
 struct PipelineQuestion {
-  PipelineModel model;  // its flops_per_ns is filled in from the machine
+  PipelineModel model;  // flops_per_ns is set from the machine
   PipelineMachine machine;
   uint32_t micro_batches = 1;
   uint32_t stages = 0;  // 0: any number
 };
 
-// One way to partition, as it would be scheduled: with GPUs in the order of cross mapping, or in
-// their own where that is shorter.
+// One partition with its schedule: GPUs in the order of cross mapping, or in ascending order if
+// that is shorter.
 struct PipelineWay {
   std::string name;
-  double bytes_per_ns = 0;  // the rate B by which it was found; 0: by none
+  double bytes_per_ns = 0;  // the rate B used for the search; 0: none
   Partition partition;
   ScheduleTask task;
   PipelineSchedule schedule;
   StageMapping cross, sequential;
-  int64_t cross_ns = 0, sequential_ns = 0;  // a step
+  int64_t cross_ns = 0, sequential_ns = 0;  // time of a step
 };
 
-// What a step moves and takes at least where each rank computes whole micro-batches of its own, and
-// weights come to all of them chunk by chunk (ZeRO-3 with an rCache). Copies are taken to hide
-// behind computing wherever they can, so that the comparison is not in the pipeline's favour.
+// Traffic and minimum time of a step if each rank computes whole micro-batches of its own, and
+// receives all weights chunk by chunk (ZeRO-3 with an rCache). Copies are assumed to overlap
+// computation wherever possible, so the comparison does not favour the pipeline.
 struct SharedWay {
   bool fits = false;
   int64_t step_ns = 0;
@@ -50,11 +50,11 @@ struct SharedWay {
 // The answer.
 struct PipelineAdvice {
   PipelineQuestion question;
-  PipelineTask task;              // with the rate of a GPU whose copies nobody disturbs
+  PipelineTask task;              // at the rate of a GPU that copies alone
   std::vector<PipelineWay> ways;  // those that fit; the first has the shortest step
   SharedWay shared;
 
-  // The way to take.
+  // The recommended partition.
   const PipelineWay& best() const { return ways.front(); }
 };
 

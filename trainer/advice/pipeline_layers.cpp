@@ -7,9 +7,9 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr uint64_t kSumBytes = 4;  // of one element's gradient, summed over micro-batches
+constexpr uint64_t kSumBytes = 4;  // per element of a gradient sum
 
-// Scratch memory inside operators is not seen by the profile (Elixir v2, appendix A.1).
+// The profile does not see scratch memory inside operators (Elixir v2, appendix A.1).
 uint64_t WithScratch(uint64_t bytes) {
   return bytes + bytes / 4;
 }
@@ -32,7 +32,7 @@ void AddParameters(const PipelineModel& model, std::vector<PipelineLayer>* layer
   for (const ParameterNote& note : GptParameters(model.shape)) {
     const auto [first, last] = GptBlocksOf(note.name, model.shape);
     add(first, ElementsOf(note));
-    // Input and output head are one parameter: both ends hold it.
+    // Token embedding and output head are one parameter: both ends hold it.
     if (last != first) add(last, ElementsOf(note));
   }
 }
@@ -45,7 +45,7 @@ std::vector<PipelineLayer> LayersOf(const PipelineModel& model) {
   GptShape one = model.shape;
   one.layers = 1;
 
-  // Forward is a third of forward and backward.
+  // Forward is a third of forward plus backward.
   const double tokens = static_cast<double>(model.sequences * model.tokens);
   const double head = GptFlopsPerToken(none, model.tokens) * tokens / 3;
   const double block = GptFlopsPerToken(one, model.tokens) * tokens / 3 - head;
@@ -62,7 +62,7 @@ std::vector<PipelineLayer> LayersOf(const PipelineModel& model) {
   AddParameters(model, &layers);
   PipelineLayer& last = layers.back();
   last.output_bytes = 0;
-  // Backward computes the loss again, as it does all of its stage.
+  // Backward recomputes the loss, like the rest of its stage.
   last.forward_ns += TimeOf(head, model.flops_per_ns);
   last.backward_ns += TimeOf(3 * head, model.flops_per_ns);
   const uint64_t head_work = WithScratch(model.profile.head_work);

@@ -1,11 +1,11 @@
-// PipelineLayers: a GPT as the planner of pipelines sees it: one layer a block. The embeddings
-// belong to the first, the last norm and the output head to the last; the token embedding, which
-// both read, is held by both.
+// PipelineLayers: a GPT as the pipeline planner sees it: one layer per block. The embeddings belong
+// to the first layer, the last norm and the output head to the last; both hold the token embedding,
+// which they share.
 //
-// Any thread; torch-free, pure. Times are those of the operations at a rate that the caller knows:
-// kernels that do anything else, and launches, are not in them.
-// Sources: Mobius (Feng et al., ASPLOS 2023), section 3.2, for what a layer costs and that equal
-// ones are profiled once.
+// Any thread; torch-free, pure. Times count floating-point operations at a given rate, without
+// launches and kernels that do other work.
+// Sources: Mobius (Feng et al., ASPLOS 2023), section 3.2, for the cost of a layer and for
+// profiling equal layers once.
 #pragma once
 
 #include <cstdint>
@@ -17,26 +17,26 @@
 
 namespace tidepool::trainer {
 
-// Bytes for one micro-batch, found on the meta device from models of one and two blocks.
+// Bytes per micro-batch, measured on the meta device with models of one and two blocks.
 struct BlockProfile {
   uint64_t boundary = 0;   // a block's input
-  uint64_t kept = 0;       // what forward keeps of a block for its backward
-  uint64_t work = 0;       // the most that forward and backward of a block take
-  uint64_t head_work = 0;  // likewise of loss and logits
+  uint64_t kept = 0;       // kept by a block's forward for its backward
+  uint64_t work = 0;       // peak of a block's forward and backward
+  uint64_t head_work = 0;  // the same for loss and logits
 };
 
-// What is to run as a pipeline.
+// The model to run as a pipeline.
 struct PipelineModel {
   GptShape shape;
   DType dtype = DType::kF32;
-  uint64_t sequences = 1, tokens = 1;  // of a micro-batch
-  bool checkpointing = false;          // blocks keep their input alone, and are computed once more
+  uint64_t sequences = 1, tokens = 1;  // per micro-batch
+  bool checkpointing = false;          // blocks keep only their input, and are recomputed
   BlockProfile profile;
   double flops_per_ns = 1;
 };
 
-// A stage keeps its input alone from forward to backward, so backward computes its forward again:
-// three times forward's operations, and with checkpointing four.
+// A stage keeps only its input from forward to backward, so backward recomputes its forward: three
+// times forward's operations, or four with checkpointing.
 std::vector<PipelineLayer> LayersOf(const PipelineModel& model);
 
 }  // namespace tidepool::trainer

@@ -1,4 +1,4 @@
-// PipelineRun: what `trainer run --pipeline` is asked for, checked before anything is started.
+// PipelineRun: checks of `trainer run --pipeline`, before anything is started.
 //
 // Any thread; torch-free; pure.
 #pragma once
@@ -15,18 +15,18 @@ namespace tidepool::trainer {
 
 // The number in --pipeline; 0 for auto. Errors: kUsageError.
 Result<uint32_t> StagesOf(const std::string& text);
-// kUsageError, where adapters are trained; ok else.
+// Errors: kUsageError, if adapters are trained.
 Status CheckNoAdapters(const RunOptions& options);
 
-// How many groups of ranks train sequences of their own: a pipeline is one, else each rank is.
+// Number of groups of ranks with sequences of their own: 1 for a pipeline, else one per rank.
 uint32_t ColumnsOf(const RunOptions& options, uint32_t world);
 
-// Whether a run of `world` ranks can go through the stages that were asked for; ok where none were.
-// Errors: kUsageError (more stages or ranks than layers, fewer stages than ranks, and flags
-// that have no meaning with --pipeline).
+// Checks that a run of `world` ranks can use the requested stages; ok without --pipeline. Errors:
+// kUsageError (more stages or ranks than layers, fewer stages than ranks, flags that have no
+// meaning with --pipeline).
 Status CheckPipelineRun(const RunOptions& options, const GptShape& shape, uint32_t world);
 
-// Whether it can where its ranks are. Errors: kUsageError (a GPU, several machines).
+// Checks the location of its ranks. Errors: kUsageError (a GPU, several machines).
 Status CheckPipelinePlace(const RunOptions& options, const RankPlace& place, bool is_gpu);
 
 }  // namespace tidepool::trainer

@@ -11,7 +11,7 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr size_t kTimelineColumns = 88;
-constexpr uint64_t kMasterBytes = 4;  // of a parameter, as the paper counts its size
+constexpr uint64_t kMasterBytes = 4;  // per parameter, as the paper counts the size
 
 std::string Line(const std::string& label, const std::string& text) {
   return label + std::string(std::max<size_t>(label.size() + 1, 10) - label.size(), ' ') + text +
@@ -59,7 +59,7 @@ std::string RatesText(const GpuTopology& topology) {
   return text + (same ? " GB/s a root complex" : " GB/s of the root complexes");
 }
 
-// What the rest of a GPU's memory is for.
+// How the rest of a GPU's memory is used.
 std::string RestText(uint64_t stages, uint64_t gpus) {
   if (stages > gpus) return "and the next one's weights come into the rest";
   if (stages == gpus) return "and all stay on their GPUs";
@@ -77,7 +77,7 @@ std::string StagesText(const PipelineAdvice& advice) {
          RestText(best.task.stages.size(), advice.task.gpus);
 }
 
-// What the search proved of one way.
+// What the search proved about one partition.
 std::string ProofText(const PipelineWay& way) {
   if (way.bytes_per_ns == 0) return FormatNs(way.partition.step_ns) + " in Mobius' program";
   const Partition& found = way.partition;
@@ -120,7 +120,7 @@ std::string SharedText(const PipelineAdvice& advice) {
          " from them: each rank computes its own micro-batches (copies hidden wherever they can)";
 }
 
-// Characters for a span of time: what fills most of each column, or a blank.
+// One row of the timeline: the character of what fills most of each column, or a blank.
 class TimelineRow {
  public:
   explicit TimelineRow(int64_t step_ns) : step_ns_(std::max<int64_t>(step_ns, 1)) {}

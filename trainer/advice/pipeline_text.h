@@ -1,5 +1,5 @@
-// DescribePipeline: what `trainer estimate --pipeline` says of a pipeline, with a timeline in
-// characters; PipelineJson: the same for programs.
+// DescribePipeline: the text of `trainer estimate --pipeline`, with a timeline in characters;
+// PipelineJson: the same for programs.
 //
 // Any thread; torch-free, pure.
 #pragma once
@@ -11,17 +11,17 @@
 
 namespace tidepool::trainer {
 
-// What is shown beside the advice.
+// Data shown in addition to the advice.
 struct PipelineWords {
-  bool verbose = false;     // all ways, and the search
-  int64_t search_ns = 0;    // that all of it took
+  bool verbose = false;     // show all ways, and the search
+  int64_t search_ns = 0;    // total time of the search
   uint64_t pool_bytes = 0;  // of the job's states
 };
 
 std::string DescribePipeline(const PipelineAdvice& advice, const PipelineWords& words);
 std::string PipelineJson(const PipelineAdvice& advice, const PipelineWords& words);
 
-// Bytes of host memory for all boundary tensors of a step.
+// Host memory for all boundary tensors of a step, in bytes.
 uint64_t ExchangeBytes(const PipelineAdvice& advice);
 
 }  // namespace tidepool::trainer

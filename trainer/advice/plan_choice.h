@@ -1,4 +1,4 @@
-// PlanChoice: what --plan has come to: the way in which a run's steps go, beside the presets, and
+// PlanChoice: the result of --plan: how a run's steps move data, compared with the presets, and
 // why.
 //
 // Any thread; torch-free, pure.
@@ -17,7 +17,7 @@ namespace tidepool::trainer {
 
 inline constexpr const char* kAutoPlan = "auto";
 
-// The most that the rCache of a rank may take, in bytes, resident chunks included.
+// Limit of a rank's rCache, in bytes, resident chunks included.
 struct RcacheLimit {
   uint64_t bytes = 0;
   std::string origin;  // "--rcache 64MiB"
@@ -29,15 +29,15 @@ struct PlanChoice {
   std::optional<RcacheLimit> limit;
 };
 
-// The way of --plan `name`, a preset, where it fits. zero3 takes fewer blocks to fetch ahead into
-// where the limit leaves no room for both. Errors: kUsageError (no such preset), kRcacheTooSmall
-// (with the size that would fit, and the other presets').
+// The preset `name` of --plan, if it fits. zero3 uses fewer blocks to prefetch into if the limit
+// does not allow both. Errors: kUsageError (no such preset), kRcacheTooSmall (with the size that
+// would fit, and those of the other presets).
 Result<PlanChoice> ChoosePreset(const std::string& name, const std::vector<PlanWay>& presets,
                                 const std::optional<RcacheLimit>& limit, const RankStep& step);
 
-// Some lines, shown below those of the plan.
+// Several lines, printed below the plan.
 std::string DescribePlanChoice(const PlanChoice& choice);
-// Writes one object; the caller has written its key.
+// Writes one object; the caller has already written its key.
 void WritePlanChoice(const PlanChoice& choice, JsonWriter* json);
 
 }  // namespace tidepool::trainer

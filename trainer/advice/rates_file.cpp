@@ -19,7 +19,7 @@ Status Bad(const std::string& file, const std::string& why) {
       .Fix("docs/planning.md (\"What --rcache auto does\") has the form of the file");
 }
 
-// A rate above 0; 0 where the key is missing, nothing where it holds anything else.
+// A rate above 0; 0 if the key is missing; nullopt for any other value.
 std::optional<double> RateIn(const boost::json::object& entry, const char* key) {
   const boost::json::value* value = entry.if_contains(key);
   if (value == nullptr) return 0;
@@ -63,7 +63,7 @@ std::string TextOf(const boost::json::object& object, const char* key) {
   return value != nullptr && value->is_string() ? std::string(value->get_string()) : std::string();
 }
 
-// Why rates of this table say nothing here; empty where they do.
+// Why this table's rates do not apply here; empty if they do.
 std::string WhyNotHere(const RatesTable& table, const RatesWanted& wanted) {
   if (!table.machine.empty() && table.machine != wanted.machine)
     return "they are of another machine: " + table.machine + "; this is " + wanted.machine;

@@ -18,7 +18,7 @@ std::string Number(double value, const char* form) {
   return text.data();
 }
 
-// Bytes of states that the pool holds for a rank's shard, and that would lie on the device instead.
+// Bytes of a rank's states of the chunk in the pool, which would move to the device.
 uint64_t StatesBytes(const ChoiceTask& task, ChunkId chunk) {
   const OptimizerSpec& spec = task.optimizer;
   const uint64_t elements = task.layout->ShardElements(chunk);
@@ -160,7 +160,7 @@ Result<RcacheChoice> ChooseRcache(const ChoiceTask& task) {
   }
 
   const Rates rates = input.rates;
-  input.rates = {};  // without them no states are thought of on the device
+  input.rates = {};  // without them the search considers no states on the device
   const Result<SearchChoice> hosted = Search(input);
   if (!hosted.ok()) return hosted.status();
   input.rates = rates;

@@ -68,8 +68,8 @@ Result<uint64_t> PeakOf(const PipelineModel& model, uint32_t blocks, uint32_t vo
   return profile.activation_bytes;
 }
 
-// Equal blocks are profiled once: two differ from one by what forward keeps of a block, and without
-// a vocabulary the peak is a block's own.
+// Equal blocks are profiled once: two blocks differ from one by what forward keeps per block, and
+// without a vocabulary the peak is that of a block.
 Result<BlockProfile> ProfileOf(const PipelineModel& model) {
   TP_ASSIGN_OR_RETURN(const uint64_t one, PeakOf(model, 1, model.shape.vocab));
   TP_ASSIGN_OR_RETURN(const uint64_t two, PeakOf(model, 2, model.shape.vocab));
@@ -113,7 +113,7 @@ Result<Asked> AskedFor(const RunOptions& options, uint32_t ranks) {
   question.micro_batches = options.training.micro_batches;
 
   RunOptions whole = options;
-  whole.memory.rcache = "100%";  // any size does for the states' bytes
+  whole.memory.rcache = "100%";  // any size gives the same bytes of states
   TP_ASSIGN_OR_RETURN(const RunPlan plan,
                       MakeRunPlan(whole, question.machine.topology.gpus(), 0, "pipeline"));
   asked.pool_bytes = plan.memory.pool_bytes;
@@ -127,8 +127,8 @@ Result<Asked> AskedFor(const RunOptions& options, uint32_t ranks) {
   return asked;
 }
 
-// Stages follow each other over the ranks in the order of the mapping. One rank computes all,
-// whatever the topology has.
+// Stages are assigned to ranks in the order of the mapping. A single rank computes all, whatever
+// the topology.
 Status PlaceStages(const PipelineWay& way, uint32_t world, PipelineOptions* pipeline) {
   const std::vector<uint32_t>& order = way.task.order;
   if (world > 1 && order.size() != world) {
@@ -172,7 +172,7 @@ Status SettleStages(RunOptions* options, const RankPlace& place) {
     TP_RETURN_IF_ERROR(PlaceStages(advice.best(), place.world, &options->pipeline));
     const auto stages = static_cast<uint32_t>(options->pipeline.ends.size());
     if (!is_auto || stages == plan.shape.layers) return {};
-    // An rCache that was given may have no room for the largest stage.
+    // A given rCache may be too small for the largest stage.
     const Status fits = MakeRunPlan(*options, place.world, place.rank, "pipeline").status();
     if (fits.id() != ErrorId::kRcacheTooSmall) return {};
     asked.question.stages = stages + 1;

@@ -1,8 +1,8 @@
-// SettlePipeline: what `trainer estimate --pipeline` advises, and the stages of `trainer run
-// --pipeline`: reads the machine, profiles one block of the model, plans, and writes the files that
-// were asked for.
+// SettlePipeline: the advice of `trainer estimate --pipeline`, and the stages of `trainer run
+// --pipeline`: reads the machine's topology, profiles one block of the model, plans, and writes the
+// requested files.
 //
-// The trainer's main thread; no other thread may use LibTorch meanwhile (the profile does).
+// The trainer's main thread; no other thread may use LibTorch at the same time (the profile does).
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@
 
 namespace tidepool::trainer {
 
-// What is said on stdout: a table, or with --json an object. `ranks`: 0 where nobody said how many.
-// Errors: kUsageError (flags that contradict each other), kConfigBadValue, kFileWriteFailed; those
-// of MakeRunPlan, ReadTopology, ProfileStep and AdvisePipeline.
+// Returns the text for stdout: a table, or an object with --json. `ranks`: 0 if not given. Errors:
+// kUsageError (contradictory flags), kConfigBadValue, kFileWriteFailed; those of MakeRunPlan,
+// ReadTopology, ProfileStep and AdvisePipeline.
 Result<std::string> SettlePipeline(const RunOptions& options, uint32_t ranks, const Clock* clock);
 
-// Fills in the stages of a run (PipelineOptions::ends) where --pipeline was given; with auto as
-// many as make the shortest step, or more, where the rCache that was given has no room for so few.
-// Errors: those of CheckPipelineRun, MakeRunPlan, ReadTopology, ProfileStep and AdvisePipeline.
+// Sets the stages of a run (PipelineOptions::ends) if --pipeline was given. auto takes the number
+// with the shortest step, or more if a given rCache is too small for it. Errors: those of
+// CheckPipelineRun, MakeRunPlan, ReadTopology, ProfileStep and AdvisePipeline.
 Status SettleStages(RunOptions* options, const RankPlace& place);
 
 }  // namespace tidepool::trainer

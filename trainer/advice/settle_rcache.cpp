@@ -19,7 +19,7 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr const char* kWhole = "100%";  // any size does for a layout
+constexpr const char* kWhole = "100%";  // any size gives the same layout
 
 Status NoUse(const std::string& flag) {
   return Status(ErrorId::kUsageError, flag + " says nothing without --rcache auto or --plan")
@@ -73,7 +73,7 @@ Result<StepProfile> ProfileRun(const RunPlan& plan, const RunOptions& options) {
   if (!plan.expert_ranks.empty()) task.experts = {plan.rank % plan.shape.moe.ep, plan.shape.moe.ep};
   TP_ASSIGN_OR_RETURN(StepProfile profile, ProfileStep(task));
   if (options.model.offload_activations && plan.shape.layers > 2) {
-    // The inputs of two blocks are on the device at a time (trainer/model/activation_store.h).
+    // Two blocks' inputs are on the device at once (trainer/model/activation_store.h).
     profile.activation_bytes -=
         std::min(profile.activation_bytes, (plan.shape.layers - 2) * profile.boundary_bytes);
   }
@@ -101,20 +101,20 @@ Result<DeviceMemory> AskGpu(const DeviceWish& wish, const RankPlace& place) {
 
 namespace {
 
-// All that both ways of settling look at.
+// Data that --rcache auto and --plan both need.
 class Settler {
  public:
   Settler(RunOptions* options, const RankPlace& place)
       : options_(options), asked_(options->memory), place_(place) {}
 
-  // The layout, for any size; what the rCache may take; the profile. Errors: as SettleRcache.
+  // Finds the layout (equal for any size), the limit and the profile. Errors: as SettleRcache.
   Status Look() {
     TP_ASSIGN_OR_RETURN(wish_, ParseDeviceWish(options_->device.name));
     const bool by_limit =
         asked_.chunk_size == kChunkByTraffic && asked_.rcache_given && asked_.rcache != "auto";
     options_->memory.rcache = by_limit ? asked_.rcache : kWhole;
     TP_ASSIGN_OR_RETURN(whole_, MakeRunPlan(*options_, place_.world, place_.rank, "auto"));
-    // From here on the size stays, whatever the rCache becomes.
+    // Fixes the chunk size from here on, whatever the rCache becomes.
     if (options_->memory.chunk_size == kChunkByTraffic && whole_.layout.block_bytes > 0)
       options_->memory.chunk_size = std::to_string(whole_.layout.block_bytes);
     TP_RETURN_IF_ERROR(FindRoom(asked_));
@@ -129,8 +129,8 @@ class Settler {
     return ChooseRcache(task);
   }
 
-  // Where --chunk-size is to suit what the choice has found for blocks: writes that size, and
-  // Look is to be called again.
+  // If --chunk-size should suit the number of blocks just found: sets that size and returns true;
+  // the caller calls Look again.
   bool SizesChunksFor(const RcacheChoice& choice) {
     if (asked_.chunk_size != kChunkByTraffic || limit_) return false;
     const uint64_t bytes = ChunkBytesByTraffic(whole_.layout, choice.allowed_bytes);
@@ -154,7 +154,7 @@ class Settler {
   }
 
  private:
-  // A preset needs no memory to plan with: without a limit it takes what it takes.
+  // A preset needs no memory limit to plan with: without one it takes what it needs.
   Status FindRoom(const MemoryOptions& asked) {
     if (asked.rcache_given && asked.rcache != "auto") {
       TP_ASSIGN_OR_RETURN(const RcachePlan most,
@@ -168,7 +168,7 @@ class Settler {
     return PlaceGpuStates(options_->memory, OnGpu() ? memory_->gpus : 0, &whole_);
   }
 
-  // The most, of what is known; none where a preset has no limit.
+  // The limit by what is known; nullopt for a preset without one.
   std::optional<RcacheLimit> Limit() const {
     if (limit_ || !memory_) return limit_;
     DeviceRoom room = Room();
@@ -184,7 +184,7 @@ class Settler {
     DeviceRoom room;
     room.capacity = memory_->capacity;
     room.taken = memory_->taken;
-    // The host's takes no memory.
+    // On the host it takes no memory.
     room.spare = OnGpu() ? SpareBytes(whole_.layout) : 0;
     room.states = whole_.gpu_states.gpu_bytes / memory_->sharers;
     return room;
@@ -208,7 +208,7 @@ class Settler {
     return task;
   }
 
-  // Those of --rates, else what memserver has measured, where it is of this machine.
+  // Rates of --rates, else memserver's measurements if they are from this machine.
   Status FindRatesFor(ChoiceTask* task) const {
     const RatesWanted wanted{.ranks = place_.world,
                              .machine = device::MachineFingerprint(),
@@ -236,8 +236,8 @@ class Settler {
   RunPlan whole_;
   StepProfile profile_;
   AccessSchedule order_;
-  std::optional<RcacheLimit> limit_;    // of --rcache
-  std::optional<DeviceMemory> memory_;  // else
+  std::optional<RcacheLimit> limit_;    // from --rcache
+  std::optional<DeviceMemory> memory_;  // without a limit
 };
 
 }  // namespace

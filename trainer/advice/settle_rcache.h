@@ -1,7 +1,7 @@
-// SettleRcache: turns --rcache auto and --plan into a size: asks the device for its memory,
-// profiles a step, and searches.
+// SettleRcache: turns --rcache auto and --plan into a size: queries the device's memory, profiles a
+// step, and searches.
 //
-// The trainer's main thread, before anything is started. Without either it does nothing.
+// The trainer's main thread, before anything is started. Does nothing if neither flag is given.
 #pragma once
 
 #include <cstdint>
@@ -20,38 +20,36 @@
 
 namespace tidepool::trainer {
 
-// How a size came about.
+// The origin of a size.
 struct Settlement {
-  std::optional<RcacheChoice> choice;  // where it was searched
-  std::optional<PlanChoice> way;       // where --plan was given
+  std::optional<RcacheChoice> choice;  // if it was searched
+  std::optional<PlanChoice> way;       // if --plan was given
 };
 
-// Writes the chosen size over options->memory.rcache and returns how it came about; nothing where
-// --rcache is not auto and no --plan was given. With --plan, a size or share of --rcache is the
-// most that it may take, and --device-memory likewise. Ranks of one job must come to the same
-// size, and what each finds in use on its GPU may differ: with several ranks one of the two has to
-// be given to auto.
-// Errors: kUsageError (a flag that says nothing without auto; no such plan; no memory to plan
-// with), kConfigBadValue, kRcacheTooSmall (with all numbers), and those of MakeRunPlan, ReadRates,
-// ProfileStep and ChooseDevice.
+// Writes the chosen size to options->memory.rcache and returns its origin; empty if --rcache is not
+// auto and --plan was not given. With --plan, a size or share of --rcache is a limit, and so is
+// --device-memory. All ranks of a job must choose the same size, but their GPUs may differ in free
+// memory: with several ranks, auto needs one of the two flags. Errors: kUsageError (a flag without
+// meaning unless auto; no such plan; no memory to plan with), kConfigBadValue, kRcacheTooSmall
+// (with all numbers), and those of MakeRunPlan, ReadRates, ProfileStep and ChooseDevice.
 Result<Settlement> SettleRcache(RunOptions* options, const RankPlace& place);
 
-// What one rank may plan with of its device.
+// The device memory that one rank may plan with.
 struct DeviceMemory {
   uint64_t capacity = 0, taken = 0;
   std::string origin;
-  uint32_t gpus = 1, sharers = 1;  // that the ranks are spread over; ranks on one
+  uint32_t gpus = 1, sharers = 1;  // GPUs used by the ranks; ranks per GPU
 };
 
-// What the driver says of the GPU that this rank would have. Errors: kUsageError (no GPU is here,
-// can be used or be opened), those of ChooseDevice.
+// The driver's data on the GPU that this rank would get. Errors: kUsageError (no GPU is here, or it
+// cannot be used or opened), those of ChooseDevice.
 Result<DeviceMemory> AskGpu(const DeviceWish& wish, const RankPlace& place);
 
-// What one micro-batch of a rank takes and in which order it uses parameters; the same on all ranks
-// of a run. Errors: those of ProfileStep.
+// Memory use of one micro-batch of a rank, and the order in which it uses parameters; equal on all
+// ranks of a run. Errors: those of ProfileStep.
 Result<StepProfile> ProfileRun(const RunPlan& plan, const RunOptions& options);
 
-// Bytes of the GPU with a context of ours on it; none where it cannot be opened.
+// Use of the GPU, our context included; nullopt if it cannot be opened.
 std::optional<device::DeviceBytes> BytesNow(int ordinal);
 
 }  // namespace tidepool::trainer

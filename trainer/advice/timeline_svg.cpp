@@ -9,7 +9,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// Pixels.
+// In pixels.
 constexpr double kWidth = 1280, kLeft = 124, kRight = 24;
 constexpr double kPlot = kWidth - kLeft - kRight;
 constexpr double kTitleY = 30, kLegendY = 48, kLanesY = 84;
@@ -88,7 +88,7 @@ const char* KindOf(const Copy& copy) {
   return copy.kind == CopyKind::kSums ? "sums" : "tensors";
 }
 
-// 1, 2 or 5 times a power of ten, so that there are at most ten ticks.
+// 1, 2 or 5 times a power of ten, chosen for at most ten ticks.
 int64_t TickNs(int64_t step_ns) {
   for (int64_t power = 1;; power *= 10) {
     for (const int64_t factor : {1, 2, 5}) {
@@ -131,7 +131,7 @@ class Picture {
     return kLeft + kPlot * static_cast<double>(ns) / static_cast<double>(step_ns_);
   }
 
-  // Both ends are rounded, so that neighbours meet and never overlap.
+  // Rounds both ends, so that neighbours touch and never overlap.
   Box BoxOf(int64_t start_ns, int64_t end_ns, double y, double height) const {
     const auto rounded = [](double x) {
       return static_cast<double>(static_cast<int64_t>(x * 100)) / 100;
@@ -207,7 +207,7 @@ class Picture {
     }
   }
 
-  // A number in the longest run of the stage's micro-batches, where it is not wider than that.
+  // Writes the stage's number into its longest run of micro-batches, if it is wide enough.
   void AddNumber(uint32_t stage, bool backward, double y) {
     int64_t start = 0, end = -1, longest_start = 0, longest_end = 0;
     for (const ComputeSpan& span : schedule_.computes) {

@@ -1,9 +1,9 @@
-// TimelineSvg: a pipeline's schedule as a picture: what each GPU computes, and what each root
-// complex copies, over the time of one step.
+// TimelineSvg: a pipeline's schedule as a picture: computation of each GPU, and copies of each root
+// complex, over the time of one step.
 //
-// Any thread; torch-free, pure. Colours are those of memctl's page (Okabe and Ito, told apart by
-// the colour-blind); each kind has a name in the legend, and stages have their numbers where there
-// is room.
+// Any thread; torch-free, pure. The colours are those of memctl's page (Okabe and Ito, safe for
+// colour-blind readers); each kind is named in the legend, and stages are numbered where there is
+// space.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace tidepool::trainer {
 
-// A whole SVG document.
+// A complete SVG document.
 std::string TimelineSvg(const PipelineWay& way, const std::string& title);
 
 }  // namespace tidepool::trainer

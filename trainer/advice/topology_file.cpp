@@ -22,7 +22,7 @@ Status BadTopology(const std::string& file, const std::string& why) {
       .Fix("docs/planning.md (\"Pipelines over GPUs\") has the form of the file");
 }
 
-// A number above 0, and nothing where it is anything else.
+// A number above 0; nullopt for any other value.
 std::optional<double> NumberIn(const boost::json::object& object, const char* key) {
   const boost::json::value* value = object.if_contains(key);
   if (value == nullptr || !value->is_number()) return std::nullopt;
