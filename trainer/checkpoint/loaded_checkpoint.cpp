@@ -103,7 +103,7 @@ Status CheckCheckpoints(const RunOptions& options) {
   const bool from = !resume.empty() && resume != "auto" && resume != "never";
   if (options.adapters.rank > 0 && (checkpoint.every > 0 || from))
     return Usage("checkpoints of adapters are not written; --save DIR keeps them");
-  // Said before a step is trained whose checkpoint nobody would write.
+  // Reported before training, not when a step's checkpoint finds no writer.
   if (checkpoint.every > 0) TP_RETURN_IF_ERROR(FindProgramBeside(kCheckpointProgram).status());
   return {};
 }

@@ -1,5 +1,4 @@
-// LoadedCheckpoint: a checkpoint that a run goes on behind, opened for reading; and which one that
-// is.
+// LoadedCheckpoint: the checkpoint from which a run resumes, opened for reading; and its selection.
 //
 // Any thread; torch-free.
 #pragma once
@@ -19,25 +18,25 @@
 
 namespace tidepool::trainer {
 
-// In a checkpoint: the note of the run that wrote it.
+// Name of the file in a checkpoint with the note of the run that wrote it.
 inline constexpr const char* kNoteFile = "run-note";
 
-// The moments that the job has, as client::Range numbers planes.
+// The moment planes of the job, numbered as in client::Range.
 std::vector<uint32_t> MomentPlanesOf(const client::JobSpec& spec);
 
 class LoadedCheckpoint {
  public:
-  // `verify`: all of it is read first, and every byte compared with its check. Errors:
-  // kCheckpointBad (names file and tensor), kFileUnreadable, those of WeightsFile::Open.
+  // `verify`: first reads everything and checks the checksum of every byte. Errors: kCheckpointBad
+  // (names file and tensor), kFileUnreadable, those of WeightsFile::Open.
   static Result<LoadedCheckpoint> Open(const std::string& path, bool verify);
 
   const std::string& path() const { return path_; }
-  // What the run was known by (trainer/run/resuming/run_note.h); empty: it says nothing.
+  // The run note (trainer/run/resuming/run_note.h); empty: none.
   const std::string& note() const { return note_; }
-  // The step that the states are of.
+  // The step of the saved states.
   client::BeginPoint point() const;
-  // All values of a plane of a parameter of the job. Errors: kDataBad (the checkpoint has no such
-  // tensor, or one of another shape, or one that the job's form of states would round).
+  // Reads all values of one plane of a parameter. Errors: kDataBad (the checkpoint has no such
+  // tensor, or one of another shape, or values that the job's form of states would round).
   Status Read(const client::JobSpec& spec, ParameterId id, uint32_t plane,
               std::span<float> values) const;
 
@@ -47,13 +46,13 @@ class LoadedCheckpoint {
   std::unique_ptr<const WeightsFile> masters_, moments_;  // no moments: null
 };
 
-// The checkpoint that `options` ask for; empty: none. With --resume auto one is taken where the
-// folder has a whole one. Errors: kUsageError, kCheckpointBad (--resume latest finds none).
+// The checkpoint selected by `options`; empty: none. With --resume auto, one is used if the folder
+// has a complete one. Errors: kUsageError, kCheckpointBad (--resume latest finds none).
 Result<std::string> CheckpointToResume(const RunOptions& options);
-// The program that writes them, beside the trainer.
+// The program that writes checkpoints; installed beside the trainer.
 inline constexpr const char* kCheckpointProgram = "tidepool-checkpoint";
-// Can the run write checkpoints? Errors: kUsageError; kFileUnreadable, where that program is
-// missing.
+// Checks that the run can write checkpoints. Errors: kUsageError; kFileUnreadable if that program
+// is missing.
 Status CheckCheckpoints(const RunOptions& options);
 
 }  // namespace tidepool::trainer

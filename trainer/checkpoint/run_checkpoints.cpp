@@ -16,8 +16,8 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr int64_t kLookNs = 20 * kNsPerMs;
-// From the last byte that the server has given until the files are on the disk. A checkpoint that
-// takes longer costs the next one its turn, and no step.
+// From the server's last byte until the files are on disk. A checkpoint that takes longer makes the
+// next one be skipped, and costs no step.
 constexpr int64_t kSyncWaitNs = 10 * kNsPerSecond;
 constexpr int64_t kSayNs = 60 * kNsPerSecond;
 
@@ -82,7 +82,7 @@ bool RunCheckpoints::AwaitWriter(client::ChunkService* service) {
   std::optional<int> code = writer_->TryWait();
   while (!code && parts_.clock->NowNs() < end_ns) {
     const std::optional<Status> stream = service->StreamEnd();
-    // The server ends a stream whose reader stands still; nobody tells a reader that it is gone.
+    // The server ends a stream whose reader stalls; nobody tells a reader that the server is gone.
     if (!stream) end_ns = parts_.clock->NowNs() + kSyncWaitNs;
     if (stream && !stream->ok()) writer_->Signal(SIGKILL);
     code = writer_->WaitFor(kLookNs, parts_.clock);

@@ -1,10 +1,9 @@
-// RunCheckpoints: the checkpoints of a run while it trains: when one begins, and the process that
-// writes it.
+// RunCheckpoints: writes a run's checkpoints during training: decides when one begins, and starts
+// the process that writes it.
 //
-// One thread (the trainer's main thread), rank 0; torch-free. A step waits for a checkpoint only
-// where the one before is still being written: while memserver copies, and then for 10 s at most;
-// after these the checkpoint of this step is left out. One that fails is said, and training goes
-// on.
+// One thread (the trainer's main thread), rank 0; torch-free. A step waits only while the previous
+// checkpoint is still being written: until memserver has copied it, then at most 10 s; after that
+// this step's checkpoint is skipped. A failed checkpoint is reported, and training continues.
 #pragma once
 
 #include <functional>
@@ -22,8 +21,8 @@ namespace tidepool::trainer {
 
 class RunCheckpoints {
  public:
-  // `describe` writes the model's configuration and tokenizer into a directory. `say` is for lines
-  // that people read. All outlive the object.
+  // `describe` writes the model's configuration and tokenizer into a directory. `say` prints lines
+  // for people. All outlive the object.
   struct Parts {
     const CheckpointOptions& options;
     const client::JobSpec& spec;
@@ -33,14 +32,14 @@ class RunCheckpoints {
   };
   explicit RunCheckpoints(Parts parts) : parts_(std::move(parts)) {}
 
-  // The step that makes `version` was sealed. Errors: what ended the session.
+  // Call when the step that makes `version` was sealed. Errors: what ended the session.
   Status After(Version version, client::ChunkService* service);
-  // Waits until the last one is written, or will not be.
+  // Waits until the last checkpoint is written or has failed.
   void Finish();
 
  private:
   Status Begin(Version version, client::ChunkService* service);
-  // False: the last one is still being written.
+  // False: the last checkpoint is still being written.
   bool AwaitWriter(client::ChunkService* service);
   void Ended(int code);
 
