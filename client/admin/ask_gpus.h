@@ -1,4 +1,4 @@
-// AskGpus: what a memserver says of the GPUs that it has opened: by its admin socket, so no session
+// AskGpus: asks a memserver about the GPUs that it has opened, over its admin socket, so no session
 // is needed.
 //
 // One thread; blocks.
@@ -13,7 +13,7 @@
 
 namespace tidepool::client {
 
-// `socket_dir`: empty: the default place. Errors: those of SendHttp, what the server answered,
+// `socket_dir`: empty: the default directory. Errors: those of SendHttp, the server's answer,
 // kHandshakeBad (another release).
 Result<std::vector<GpuView>> AskGpus(const std::string& socket_dir, int64_t timeout_ns);
 

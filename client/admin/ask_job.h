@@ -1,4 +1,4 @@
-// AskJob: what a memserver says of a job: by its admin socket, so no session is needed.
+// AskJob: asks a memserver about a job over its admin socket, so no session is needed.
 //
 // One thread; blocks.
 #pragma once
@@ -14,11 +14,11 @@ namespace tidepool::client {
 
 // The answer.
 struct JobWord {
-  std::optional<JobView> job;       // that it holds
-  std::optional<LostJobView> lost;  // the job of that name and this user whose states it gave up
+  std::optional<JobView> job;       // if the server holds it
+  std::optional<LostJobView> lost;  // if it dropped the states of this user's job of that name
 };
 
-// `socket_dir`: empty: the default place. Errors: those of SendHttp, what the server answered,
+// `socket_dir`: empty: the default directory. Errors: those of SendHttp, the server's answer,
 // kHandshakeBad (another release).
 Result<JobWord> AskJob(const std::string& socket_dir, const std::string& name, int64_t timeout_ns);
 

@@ -1,4 +1,4 @@
-// AskLayout: how the parameters of a job lie that a memserver holds: by its admin socket, so no
+// AskLayout: asks a memserver for the parameter layout of a job over its admin socket, so no
 // session is needed.
 //
 // One thread; blocks.
@@ -12,13 +12,13 @@
 
 namespace tidepool::client {
 
-// What the server holds of a job.
+// A held job's layout.
 struct HeldLayout {
-  std::vector<std::string> parameters;  // trained ones, in the order in which they lie
-  uint64_t rank_rcache_bytes = 0;       // that the job asks for, for each rank
+  std::vector<std::string> parameters;  // trained ones, in layout order
+  uint64_t rank_rcache_bytes = 0;       // per rank, as requested by the job
 };
 
-// `socket_dir`: empty: the default place. Errors: those of SendHttp, what the server answered,
+// `socket_dir`: empty: the default directory. Errors: those of SendHttp, the server's answer,
 // kHandshakeBad (another release), kAdminNotFound (no such job).
 Result<HeldLayout> AskLayout(const std::string& socket_dir, const std::string& job,
                              int64_t timeout_ns);

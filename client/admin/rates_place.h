@@ -1,13 +1,13 @@
-// RatesPlace: where a memserver leaves what it has measured of the machine.
+// RatesPlace: the file in which a memserver stores its measurements of the machine.
 //
-// Any thread; pure but for looking which directory a memserver serves in.
+// Any thread; pure except for finding the directory that a memserver serves in.
 #pragma once
 
 #include <string>
 
 namespace tidepool::client {
 
-// `socket_dir`: empty: the default place.
+// `socket_dir`: empty: the default directory.
 std::string RatesPlace(const std::string& socket_dir);
 
 }  // namespace tidepool::client

@@ -79,14 +79,14 @@ Result<HttpReply> SendHttp(const std::string& socket_path, const HttpQuestion& q
   beast::flat_buffer buffer;
   http::response_parser<http::string_body> parser;
   parser.body_limit(kAnswerBytesMax);
-  // A chain of three steps; the first that fails leaves its name and error.
+  // Three steps; the first that fails leaves its name and error.
   ErrorCode error;
   std::string step = "connect";
   const auto received = [&](ErrorCode result, size_t) { error = result; };
   const auto sent = [&](ErrorCode result, size_t) {
     error = result;
     step = "receive";
-    // Also after a failed send: a server that refuses answers before it has read everything.
+    // Read also after a failed send: a server that refuses answers before it has read everything.
     http::async_read(stream, buffer, parser, received);
   };
   stream.async_connect(Local::endpoint(socket_path), [&](ErrorCode result) {

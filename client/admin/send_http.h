@@ -1,4 +1,4 @@
-// SendHttp: one request over a Unix socket, with a time limit.
+// SendHttp: sends one request over a Unix socket, with a time limit.
 //
 // One thread; blocks. The one door to Boost.Beast in this room is send_http.cpp.
 #pragma once
@@ -19,7 +19,7 @@ struct HttpReply {
 
 // A request.
 struct HttpQuestion {
-  std::string method;  // sent as it stands, so that `memctl api` can show what a server says to any
+  std::string method;  // sent as given, so that `memctl api` can show the answer to any
   std::string target;
   std::string body = {};  // JSON; empty: none
 };

@@ -88,7 +88,7 @@ bool Fields::Has(const char* key) const {
 Fields Fields::Object(const char* key) {
   static const json::value none;
   const json::value* value = Find(key);
-  // Refers to the value: a temporary would not live long enough.
+  // By reference: a temporary would not live long enough.
   return Fields(value == nullptr ? none : *value, wrong_);
 }
 

@@ -1,7 +1,7 @@
-// Fields: the members of one object of an answer, taken by name and kind; what is missing or of
-// another kind is remembered.
+// Fields: reads members of one JSON object by name and type, and remembers the first that is
+// missing or has another type.
 //
-// One thread. Only views read answers. The header knows Boost.JSON's values by name alone: doors
+// One thread. Only views read answers. This header only forward-declares Boost.JSON's values: doors
 // are view_fields.cpp and views.cpp.
 #pragma once
 
@@ -22,22 +22,22 @@ namespace tidepool::client {
 class Fields {
  public:
   using Value = boost::json::value;
-  // Both outlive this object. The first thing that is wrong is written to `wrong`.
+  // Both outlive this object. The first error is written to `wrong`.
   Fields(const Value& value, std::string* wrong);
 
-  // Each takes one member of that kind.
+  // Each reads one member of that type.
   Fields& Read(const char* key, uint64_t* out);
-  // null is read as NaN's stand-in, 0: the server writes it for numbers that JSON cannot hold.
+  // null becomes 0: the server writes null for numbers that JSON cannot hold, such as NaN.
   Fields& Read(const char* key, double* out);
-  // null is an empty text.
+  // null becomes an empty text.
   Fields& Read(const char* key, std::string* out);
   Fields& Read(const char* key, bool* out);
-  // What may be left out.
+  // Optional members.
   Fields& ReadIfThere(const char* key, std::string* out);
   Fields& ReadIfThere(const char* key, bool* out);
   bool Has(const char* key) const;
   Fields Object(const char* key);
-  // Calls `each` with every element; an empty loop when it is no array.
+  // Calls `each` with every element; with none if the member is not an array.
   Fields& Array(const char* key, const std::function<void(const Value&)>& each);
   bool IsNull(const char* key);
   Fields& Members(const std::function<void(const std::string&, const Value&)>& each);
@@ -51,8 +51,8 @@ class Fields {
   std::string* wrong_;
 };
 
-// Parses `text` and lets `read` take its fields. Errors: kHandshakeBad (not JSON, a field is
-// missing or of another kind).
+// Parses `text` and calls `read` with its fields. Errors: kHandshakeBad (not JSON, or a field is
+// missing or has another type).
 Status ReadFields(std::string_view text, const std::function<void(Fields&)>& read);
 
 // The same, into a view.

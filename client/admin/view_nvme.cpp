@@ -1,5 +1,5 @@
-// The answer of /v1/nvme: directories, states that a drive did not take, late answers, the last
-// demotion and the last scrub.
+// Reads the answer of /v1/nvme: directories, states that a drive failed to write, late answers, the
+// last demotion and the last scrub.
 #include <boost/json/value.hpp>
 
 #include "client/admin/view_fields.h"
@@ -20,7 +20,7 @@ void ReadDirectory(Fields row, NvmeDirectoryView* directory) {
   row.Read("failed", &directory->failed);
 }
 
-// What a piece of states has in every list. `Piece` is one of the views below.
+// Common fields of a piece in every list. `Piece` is one of the views below.
 template <typename Piece>
 void ReadPiece(Fields* row, Piece* piece) {
   row->Read("job", &piece->job)

@@ -1,4 +1,4 @@
-// ViewStatus: reads what one screen shows: memserver itself, and its jobs.
+// ViewStatus: reads the data of one screen: memserver itself, and its jobs.
 #include <boost/json/value.hpp>
 
 #include "client/admin/view_fields.h"
@@ -34,19 +34,19 @@ void ReadJob(Fields& fields, JobView* job) {
       .Read("steps_skipped", &job->steps_skipped);
 
   fields.ReadIfThere("node", &job->node);
-  if (fields.Has("loss")) {  // not in a recording of a former release
+  if (fields.Has("loss")) {  // missing in a recording of an earlier release
     fields.Read("step_seconds_p50", &job->step_seconds_p50)
         .Read("step_seconds_p99", &job->step_seconds_p99)
         .Read("tokens_per_second", &job->tokens_per_second)
         .Read("cpus_shared", &job->cpus_shared);
     if (!fields.IsNull("loss")) fields.Read("loss", &job->loss.emplace());
   }
-  if (fields.Has("lease_seconds")) {  // not in a recording of a former release
+  if (fields.Has("lease_seconds")) {  // missing in a recording of an earlier release
     fields.Read("lease_seconds", &job->lease_seconds);
     ReadLimit(&fields, "kept_until", &job->kept_until);
   }
 
-  if (!fields.Has("quota")) return;  // a recording of a former release
+  if (!fields.Has("quota")) return;  // a recording of an earlier release
   fields.Read("uid", &job->uid)
       .Read("account", &job->account)
       .Read("chunks", &job->chunks)
@@ -123,7 +123,7 @@ Result<StatusView> ReadStatus(std::string_view text) {
     fields.Object("rcache")
         .Read("bytes_limit", &view->rcache_limit)
         .Read("bytes_used", &view->rcache_used);
-    if (fields.Has("gpus")) {  // not in a recording of a former release
+    if (fields.Has("gpus")) {  // missing in a recording of an earlier release
       fields.Array("gpus", [&](const json::value& gpu) {
         ReadGpu(gpu, fields.wrong(), &view->gpus.emplace_back());
       });

@@ -12,7 +12,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr uint64_t kColumnsMax = 1u << 20;  // chunks of a job; bounds what run lengths can ask for
+constexpr uint64_t kColumnsMax = 1u << 20;  // chunks of a job; bounds the size of run lengths
 
 void ReadNumbers(Fields* fields, const char* key, std::vector<uint64_t>* numbers) {
   fields->Array(key, [numbers](const json::value& each) {
@@ -70,7 +70,7 @@ void ReadResidencyRow(const json::value& value, std::string* wrong, ResidencyRow
     fields.Read("rank", &row->rank).Read("chunks_held", &row->chunks_held);
   }
   fields.Array("runs", [&](const json::value& run) { ReadRun(run, wrong, &row->letters); });
-  if (!fields.Has("chunks")) return;  // a recording of a former release
+  if (!fields.Has("chunks")) return;  // a recording of an earlier release
   fields.Object("chunks").Members([&](const std::string& letter, const json::value& count) {
     if (letter.size() == 1 && count.is_int64())
       row->chunks.emplace_back(letter[0], static_cast<uint64_t>(count.get_int64()));
@@ -127,7 +127,7 @@ void ReadRoot(const json::value& value, std::string* wrong, TopologyRoot* root) 
   });
 
   uint64_t node = 0;
-  if (fields.IsNull("node")) return;  // the machine does not say what is near
+  if (fields.IsNull("node")) return;  // the machine does not tell what is near
   fields.Read("node", &node);
   root->node = node;
 }
@@ -337,8 +337,7 @@ Status ReadProblem(std::string_view text) {
   uint16_t number = 0;
   if (problem->code.starts_with("TP"))
     std::from_chars(problem->code.data() + 2, problem->code.data() + problem->code.size(), number);
-  // A number of a later release stands for itself in the text and for "a bug" in the exit code: say
-  // what came.
+  // An unknown number (of a later release) maps to "a bug"; the text stays the server's.
   const ErrorId id = ErrorEntryOf(static_cast<ErrorId>(number)).id;
   return Status(id, problem->detail).Where(problem->where).Why(problem->why).Fix(problem->remedy);
 }

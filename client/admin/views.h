@@ -1,10 +1,10 @@
-// Views: what memctl reads out of the admin socket's JSON, as plain structs.
+// Views: the admin socket's JSON documents as plain structs, for memctl.
 //
-// `node` of a row: the machine that it describes, where several were asked; else empty.
+// `node` of a row: the machine it describes, if several were asked; else empty.
 //
-// One thread; value types. A document with a missing or wrongly typed field is an error: it comes
-// from another release, and a table with silent gaps would lie. Fields that this release does not
-// know are ignored. The doors to Boost.JSON in this room are views.cpp and view_fields.cpp.
+// One thread; value types. A missing or wrongly typed field is an error: the document comes from
+// another release, and a table with silent gaps would mislead. Unknown fields are ignored. The
+// doors to Boost.JSON in this room are views.cpp and view_fields.cpp.
 #pragma once
 
 #include <cstdint>
@@ -24,11 +24,11 @@ struct VersionView {
   uint64_t abi = 0, pid = 0;
 };
 
-// A GPU whose memory a rank has brought.
+// A GPU on which a rank has brought memory.
 struct GpuView {
-  std::string name, model, uuid, form;        // form: how its memory leaves a process
-  std::string note, pin_failure, failure;     // empty: nothing to say
-  uint64_t bytes = 0, taken = 0;              // taken by memserver; 0: not known
+  std::string name, model, uuid, form;        // form: how its memory is exported
+  std::string note, pin_failure, failure;     // empty: nothing to report
+  uint64_t bytes = 0, taken = 0;              // taken by memserver; 0: unknown
   uint64_t pool_bytes = 0, pinned_bytes = 0;  // pinned: the part of the pool registered with it
   double pin_seconds = 0;
   uint64_t sessions = 0, bytes_h2d = 0, bytes_d2h = 0, copies_unpinned = 0;
@@ -42,11 +42,11 @@ struct StatusView {
   uint64_t turns = 0;
   uint64_t pool_huge_bytes = 0;
   double pool_touch_seconds = 0;
-  uint64_t frozen_bytes = 0, frozen_chunks = 0;  // of the used pool, each once
+  uint64_t frozen_bytes = 0, frozen_chunks = 0;  // part of the used pool, each chunk once
   uint64_t pool_bytes = 0, pool_used = 0, rcache_limit = 0, rcache_used = 0;
   uint64_t nvme_bytes = 0, nvme_used = 0, nvme_read = 0, nvme_written = 0, nvme_repetitions = 0,
            nvme_stalled = 0;
-  std::string nvme_failed;  // a directory that takes no new jobs
+  std::string nvme_failed;  // a directory that accepts no new jobs
   std::vector<GpuView> gpus;
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
   uint64_t workers = 0, parameters_updated = 0;
@@ -54,7 +54,7 @@ struct StatusView {
   uint64_t jobs = 0, sessions = 0, sessions_ended_badly = 0;
 };
 
-// What a job or an account may have.
+// Quota of a job or an account.
 struct QuotaView {
   uint64_t guarantee = 0, weight = 1;
   std::optional<uint64_t> limit, nvme_limit;
@@ -65,24 +65,24 @@ struct QuotaView {
 struct JobView {
   uint64_t id = 0, world = 0, ranks_attached = 0, version = 0, parameters = 0;
   uint64_t pool_bytes = 0, nvme_bytes = 0, rcache_bytes = 0, steps_skipped = 0;
-  uint64_t frozen_bytes = 0;  // that it shares with the user's other jobs
+  uint64_t frozen_bytes = 0;  // shared with the user's other jobs
   std::string name, state, dtype;
   double step_seconds = 0, grad_norm = 0;
   bool suspended = false;
-  double lease_seconds = 0;            // how long it is kept once its ranks are gone
-  std::optional<uint64_t> kept_until;  // if without ranks, in seconds since 1970
-  uint64_t optimizer_bytes = 0;        // of memory traffic, since memserver started
+  double lease_seconds = 0;            // how long it is kept without ranks
+  std::optional<uint64_t> kept_until;  // if it has no ranks, in seconds since 1970
+  uint64_t optimizer_bytes = 0;        // memory traffic since memserver started
   uint64_t uid = 0, chunks = 0, chunks_spilled = 0;
   std::string account;
   QuotaView quota;
-  // 0 and none where nothing is known yet, or no rank tells.
+  // 0 and nullopt while unknown, or if no rank reports them.
   double step_seconds_p50 = 0, step_seconds_p99 = 0, tokens_per_second = 0;
   std::optional<double> loss;
   bool cpus_shared = false;
   std::string node = {};
 };
 
-// A job whose states memserver had to give up.
+// A job whose states memserver had to drop.
 struct LostJobView {
   uint64_t uid = 0, version = 0;  // sealed steps
   uint64_t at = 0;                // seconds since 1970
@@ -92,7 +92,7 @@ struct LostJobView {
 // A row of `/v1/chunks`.
 struct ChunkView {
   uint64_t job = 0, chunk = 0, data_group = 0, elements = 0, version = 0, fetches = 0;
-  uint64_t bytes = 0;  // of all that it has: weights, gradients and states
+  uint64_t bytes = 0;  // total: weights, gradients and states
   std::string state, dtype;
   bool states_on_nvme = false, states_on_gpu = false, weights_on_nvme = false;
   std::vector<uint64_t> ranks_cached;
@@ -120,31 +120,31 @@ struct TensorsView {
   std::string next_cursor;  // empty on the last page
 };
 
-// A place and what lies there, by column.
+// One memory tier or rCache, and its content by column.
 struct ResidencyRow {
   std::string place;  // "host pool", "NVMe"; empty: the rCache of `rank`
   uint64_t rank = 0;
   uint64_t bytes_used = 0;   // pool rows
   uint64_t chunks_held = 0;  // rCache rows
   uint64_t bytes_limit = 0;
-  std::string letters;                                 // one a column
-  std::vector<std::pair<char, uint64_t>> chunks = {};  // how many have each letter
+  std::string letters;                                 // one per column
+  std::vector<std::pair<char, uint64_t>> chunks = {};  // number of chunks per letter
 };
 
-// What a column is where it is not a chunk: a layer, a tensor or a job.
+// A column that is not a chunk: a layer, a tensor or a job.
 struct ResidencyColumn {
   std::string name;
   uint64_t chunks = 0, bytes = 0;
 };
 
-// A job with its places.
+// A job with its rows.
 struct ResidencyJob {
   uint64_t id = 0, version = 0, chunks = 0, chunk_bytes_max = 0;
-  std::string name, state, phase;  // phase of the open step; empty while there is none
+  std::string name, state, phase;  // phase of the open step; empty if there is none
   uint64_t chunks_done = 0, micro_batch = 0, micro_batches = 0;
-  uint64_t fetches = 0, fetches_waited = 0, bytes_fetched = 0;  // of the last sealed step
+  uint64_t fetches = 0, fetches_waited = 0, bytes_fetched = 0;  // in the last sealed step
   double step_seconds = 0;
-  std::vector<ResidencyColumn> columns;  // empty: each chunk is one
+  std::vector<ResidencyColumn> columns;  // empty: one column per chunk
   std::vector<ResidencyRow> rows;
 };
 
@@ -173,7 +173,7 @@ struct TopologyNode {
   std::string cpus;
 };
 
-// Where the staging of a GPU lies.
+// Where a GPU's staging memory is.
 struct TopologyStaging {
   std::string gpu;
   uint64_t node = 0;
@@ -203,13 +203,13 @@ struct NvmeDirectoryView {
   bool failed = false;
 };
 
-// A piece that a scrub found damaged.
+// A damaged piece found by a scrub.
 struct DamageView {
   std::string name, directory, what;
   uint64_t job = 0, chunk = 0, piece = 0, offset = 0;
 };
 
-// A piece that a drive did not take.
+// A piece that a drive failed to write.
 struct UnwrittenView {
   std::string name, directory, error;
   uint64_t job = 0, chunk = 0, piece = 0, offset = 0;
@@ -224,9 +224,9 @@ struct LateView {
   bool write = false, lost = false;
 };
 
-// Jobs that went to NVMe because others needed their room.
+// Demotions: jobs moved to NVMe to make room for others.
 struct DemotionView {
-  std::string name;  // of the job in progress; none where its number is 0
+  std::string name;  // of the job in progress; empty if its number is 0
   uint64_t job = 0, pieces = 0, pieces_written = 0;
   uint64_t moved = 0, failed = 0, dropped = 0, bytes_freed = 0;
 };
@@ -245,7 +245,7 @@ struct NvmeView {
   DemotionView demotion;
 };
 
-// A rank that waits for room.
+// A rank waiting for room.
 struct WaitingView {
   std::string name, account, priority, why;
   uint64_t rank = 0, pid = 0, pool_bytes = 0, rcache_bytes = 0;
@@ -256,21 +256,21 @@ struct WaitingView {
 // `/v1/quotas`.
 struct QuotasView {
   std::vector<AccountView> accounts;
-  std::vector<WaitingView> waiting;  // in the order in which they are served
+  std::vector<WaitingView> waiting;  // in serving order
 };
 
 // A check of `/v1/health`.
 struct HealthCheckView {
   std::string code, severity, summary;  // severity: "ok", "warn", "error"
   std::vector<std::string> detail;
-  std::string remedy;  // empty when it is ok
+  std::string remedy;  // empty if the check is ok
   double muted_seconds = 0;
   std::string node = {};
 };
 
 // `/v1/health`.
 struct HealthView {
-  std::string status;  // of the worst check
+  std::string status;  // severity of the worst check
   std::vector<HealthCheckView> checks;
 };
 
@@ -283,7 +283,7 @@ struct SettingView {
 
 // A quota of the configuration file.
 struct ConfiguredQuotaView {
-  // As written; empty: not given.
+  // As written in the file; empty: not given.
   std::string match, origin, guarantee, limit, nvme_limit, priority;
   uint64_t weight = 1;
   std::string node = {};
@@ -300,15 +300,15 @@ struct ConfigView {
 struct EventView {
   uint64_t number = 0;
   std::string time, level, message;
-  std::string fields;  // the others, as "job=1 name=gpt"
+  std::string fields;  // the other fields, as "job=1 name=gpt"
 };
 
-// Each of these fails with kHandshakeBad (not JSON, a field is missing or of another kind).
+// Each of these fails with kHandshakeBad (not JSON, or a field is missing or has another type).
 Result<VersionView> ReadVersion(std::string_view json);
 Result<StatusView> ReadStatus(std::string_view json);
 Result<std::vector<JobView>> ReadJobs(std::string_view json);
 Result<JobView> ReadOneJob(std::string_view json);
-// Reads the same answer as ReadJobs; none where a former release gave it.
+// Reads the same answer as ReadJobs; empty for an answer of an earlier release.
 Result<std::vector<LostJobView>> ReadLostJobs(std::string_view json);
 Result<ChunksView> ReadChunks(std::string_view json);
 Result<TensorsView> ReadTensors(std::string_view json);
@@ -316,14 +316,14 @@ Result<ResidencyView> ReadResidency(std::string_view json);
 Result<TopologyView> ReadTopology(std::string_view json);
 Result<QuotasView> ReadQuotas(std::string_view json);
 Result<HealthView> ReadHealth(std::string_view json);
-// One object a line.
+// One object per line.
 Result<std::vector<EventView>> ReadEvents(std::string_view ndjson);
 Result<NvmeView> ReadNvme(std::string_view json);
 Result<ConfigView> ReadConfig(std::string_view json);
-// The settings, by key, that a reload has applied, or would.
+// The keys of the settings that a reload has applied, or would apply.
 Result<std::vector<std::string>> ReadApplied(std::string_view json, const char* list = "applied");
 
-// The error in a problem document (RFC 9457); kHandshakeBad when it is not one.
+// The error in a problem document (RFC 9457); kHandshakeBad if it is not one.
 Status ReadProblem(std::string_view json);
 
 }  // namespace tidepool::client
