@@ -1,4 +1,4 @@
-// memctl: looks into a running memserver through its admin socket. Results go to stdout, everything
+// memctl: inspects a running memserver through its admin socket. Results go to stdout, everything
 // else to stderr.
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -33,15 +33,14 @@ Style StyleOf(const Invocation& invocation) {
   return style;
 }
 
-// False when nobody reads any more (a closed pipe).
+// False when the reader is gone (a closed pipe).
 bool Print(const std::string& text, std::FILE* stream) {
   return std::fwrite(text.data(), 1, text.size(), stream) == text.size() &&
          std::fflush(stream) == 0;
 }
 
-// Whether whoever sits at the terminal wants what cannot be taken back. Where nobody does, a script
-// has said so by calling.
-// Errors: those of the preview, which the change would end with too.
+// Asks the person at the terminal before an irreversible change. Without a terminal, a script's
+// call counts as consent. Errors: those of the preview, which the change would fail with, too.
 tidepool::Result<bool> IsWanted(const Invocation& invocation) {
   const auto* change = tidepool::client::FindChange(invocation);
   const bool asks = change != nullptr && change->asks && !invocation.yes && !invocation.dry_run;
@@ -62,7 +61,7 @@ tidepool::Result<bool> IsWanted(const Invocation& invocation) {
   return false;
 }
 
-// -q: what was done is told by the exit code; what was asked for is shown all the same.
+// With -q the exit code reports a change; requested data are shown all the same.
 bool IsShown(const Invocation& invocation) {
   if (!invocation.quiet || invocation.json) return true;
   for (const char* probe : {"ready", "live", "wait-ready"}) {
@@ -84,8 +83,7 @@ int RunOnce(Invocation* invocation, bool on_cleared_screen) {
   return shown.value().exit_code;
 }
 
-// Until Ctrl-C or an error; a picture that changes in place on a terminal, blocks one after another
-// elsewhere.
+// Repeats until Ctrl-C or an error; updates in place on a terminal, appends blocks elsewhere.
 int Watch(Invocation invocation) {
   const bool follows = invocation.command == "events", looks_twice = invocation.command == "top";
   const bool terminal =
@@ -102,7 +100,7 @@ int Watch(Invocation invocation) {
   }
 }
 
-// Until Ctrl-C. The address is the result: a script can read it.
+// Serves until Ctrl-C. The address is the result, so a script can read it.
 int ServePage(const Invocation& invocation) {
   const auto server = tidepool::client::PageServer::Open(invocation);
   if (!server.ok()) {
@@ -141,7 +139,7 @@ int main(int argc, char** argv) {
     return wanted.status().exit_code();
   }
   if (!wanted.value()) return tidepool::kExitFailed;
-  // Some look again by themselves, or at what no longer changes.
+  // Some commands repeat by themselves, or show data that no longer change.
   bool again = invocation.watch_ns.has_value() && invocation.from.empty();
   for (const char* once : {"record", "report", "timeline"})
     again = again && invocation.command != once;

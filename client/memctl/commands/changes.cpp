@@ -30,7 +30,7 @@ constexpr auto kChanges = std::to_array<ChangeWord>({{"job", "quota"},
                                                      {"config", "reload"},
                                                      {"checkpoint", "prune", true}});
 
-// The action asked for. `health` has it in its fields, because --mute and --unmute say the same.
+// The requested action. For `health` it comes from the fields, because --mute and --unmute set it.
 std::string_view ActionOf(const Invocation& invocation) {
   if (invocation.command != "health") return invocation.action;
   return invocation.fields.contains("check")    ? "mute"
@@ -38,7 +38,7 @@ std::string_view ActionOf(const Invocation& invocation) {
                                                 : "";
 }
 
-// The fields as a JSON object; a text of digits alone becomes a number.
+// The fields as a JSON object; a text of only digits becomes a number.
 std::string BodyOf(const std::map<std::string, std::string>& fields) {
   JsonWriter json;
   json.BeginObject();
@@ -53,7 +53,7 @@ std::string BodyOf(const std::map<std::string, std::string>& fields) {
 }
 
 struct Change {
-  std::string method, target, done;  // done: what to say afterwards
+  std::string method, target, done;  // done: the message on success
 };
 
 Result<Shown> Apply(const Invocation& invocation, const Change& change) {
@@ -67,7 +67,7 @@ Result<Shown> Apply(const Invocation& invocation, const Change& change) {
 struct JobAction {
   const char* name;
   const char* method;
-  const char* path;  // behind /v1/jobs/{job}
+  const char* path;  // after /v1/jobs/{job}
   const char* done;
 };
 constexpr auto kJobActions = std::to_array<JobAction>(
@@ -78,8 +78,8 @@ constexpr auto kJobActions = std::to_array<JobAction>(
       "its states go to NVMe; memctl nvme status shows how far they are"},
      {"release", "DELETE", "", "released"}});
 
-// Waits until no rank is attached. Jobs that are left then are kept for their leases, and go to the
-// next memserver.
+// Waits until no rank is attached. Remaining jobs are kept for their leases, and go to the next
+// memserver.
 Status WaitForNoRanks(const Invocation& invocation) {
   Clock* const clock = invocation.clock;
   const int64_t end = clock->NowNs() + invocation.for_ns;

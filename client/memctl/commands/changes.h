@@ -1,6 +1,6 @@
-// Changes: the commands of memctl that change or end something.
+// Changes: the memctl commands that change or end something.
 //
-// One thread; blocks as commands.h says. What they would do without doing it: previews.h.
+// One thread; blocks as described in commands.h. For their previews: previews.h.
 #pragma once
 
 #include "client/memctl/flags/invocation.h"
@@ -13,24 +13,24 @@ namespace tidepool::client {
 struct ChangeWord {
   const char* command;
   const char* action;  // empty: the command has none
-  bool asks = false;   // what it does cannot be taken back: a person at a terminal is asked first
+  bool asks = false;   // irreversible: asks a person at a terminal first
 };
-// Null where the command changes nothing: then it takes neither --dry-run nor --yes. (`api` sends
-// what it is given, and is not among them.)
+// Null if the command changes nothing: it then takes neither --dry-run nor --yes. (`api` sends what
+// it is given, and is not included.)
 const ChangeWord* FindChange(const Invocation& invocation);
 // The words that may follow "memctl", for people.
 std::string ListChanges();
 
-// Errors of all: those of Ask, and what the server answered.
+// Errors of all functions: those of Ask, and the server's answer.
 Result<Shown> RunJob(const Invocation& invocation, const Style& style);
 Result<Shown> RunDrain(const Invocation& invocation, const Style& style);
 Result<Shown> RunUndrain(const Invocation& invocation, const Style& style);
 Result<Shown> RunShutdown(const Invocation& invocation, const Style& style);
 Result<Shown> RunLogs(const Invocation& invocation, const Style& style);
-// Mutes a check of the health, or unmutes it.
+// Mutes a health check, or unmutes it.
 Result<Shown> RunMute(const Invocation& invocation);
 Result<Shown> RunScrub(const Invocation& invocation);
-// Says which settings are different now.
+// Reports which settings have changed.
 Result<Shown> RunReload(const Invocation& invocation);
 
 }  // namespace tidepool::client

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The checkpoints that a path means: those of a folder, or the one that it is.
+// The checkpoints at a path: those of a folder, or the path itself.
 Result<std::vector<FoundCheckpoint>> Named(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(path, error))
@@ -49,7 +49,7 @@ Size SizeOf(const std::string& path) {
   return size;
 }
 
-// Every checkpoint with its state, as `whole` calls one that has none against it.
+// Every checkpoint with its state; `whole` is the word for one without errors.
 Shown ShowAll(const Invocation& invocation, const Style& style,
               const std::vector<FoundCheckpoint>& found, const char* whole) {
   Table table({{"STEP", true}, {"STATE"}, {"TENSORS", true}, {"BYTES", true}, {"PATH"}});
@@ -97,7 +97,7 @@ Result<Shown> Verify(const Invocation& invocation, const Style& style) {
   return shown;
 }
 
-// The check of each tensor, by file and name.
+// The checksum of each tensor, by file and name.
 std::map<std::string, uint32_t> ChecksOf(const Manifest& manifest) {
   std::map<std::string, uint32_t> checks;
   for (const ManifestTensor& tensor : manifest.tensors)
@@ -105,7 +105,7 @@ std::map<std::string, uint32_t> ChecksOf(const Manifest& manifest) {
   return checks;
 }
 
-// Words of a difference: of the step, then of each tensor.
+// Descriptions of the differences: of the step, then of each tensor.
 std::vector<std::pair<std::string, std::string>> Differences(const Manifest& a, const Manifest& b) {
   std::vector<std::pair<std::string, std::string>> lines;
   const auto number = [&lines](const char* name, uint64_t left, uint64_t right) {

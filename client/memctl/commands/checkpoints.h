@@ -1,5 +1,5 @@
-// Checkpoints: memctl checkpoint list|verify|diff|prune: what lies in a folder of checkpoints
-// (docs/checkpoints.md). No server is asked.
+// Checkpoints: memctl checkpoint list|verify|diff|prune on a folder of checkpoints
+// (docs/checkpoints.md). Contacts no server.
 //
 // One thread; blocks as long as the file system does.
 #pragma once
@@ -11,12 +11,12 @@
 
 namespace tidepool::client {
 
-// Does what the command line says. Shown::exit_code: kExitCorrupt where `verify` finds a damaged
-// one, kExitFailed where `diff` finds a difference. Errors: kFileUnreadable, kCheckpointBad (of
-// those that `diff` compares), kAdminNotFound (the folder holds none), kUsageError (`prune` without
-// a number), kSaveFailed (one cannot be removed).
+// Runs the command. Shown::exit_code: kExitCorrupt if `verify` finds a damaged one, kExitFailed if
+// `diff` finds a difference. Errors: kFileUnreadable, kCheckpointBad (of those that `diff`
+// compares), kAdminNotFound (the folder holds none), kUsageError (`prune` without a number),
+// kSaveFailed (one cannot be removed).
 Result<Shown> RunCheckpoint(const Invocation& invocation, const Style& style);
-// Answers --dry-run of `checkpoint prune`. Errors: as there.
+// Answers --dry-run of `checkpoint prune`. Errors: as RunCheckpoint.
 Result<Preview> PreviewOfPrune(const Invocation& invocation);
 
 }  // namespace tidepool::client

@@ -31,7 +31,7 @@ std::string Joined(const Lines& lines) {
   return text;
 }
 
-// Asks, and shows the JSON as it came, or the lines made from it.
+// Queries, and shows the unchanged JSON or the lines rendered from it.
 template <typename Read, typename Render>
 Result<Shown> Show(const Invocation& invocation, const std::string& target, Read read,
                    Render render) {
@@ -48,7 +48,7 @@ Result<Shown> RunStatus(const Invocation& invocation, const Style& style) {
 }
 
 Result<Shown> RunPs(const Invocation& invocation, const Style& style) {
-  // Asks for one job by its own path, so that a wrong name is an error and not an empty table.
+  // Queries one job by its own path, so that a wrong name is an error and not an empty table.
   if (!invocation.job.empty())
     TP_RETURN_IF_ERROR(GetBody(invocation, "/v1/jobs/" + Escaped(invocation.job)).status());
   return Show(invocation, "/v1/jobs", ReadJobs, [&](std::vector<JobView> jobs) {
@@ -96,7 +96,7 @@ Result<Shown> RunTopo(const Invocation& given, const Style& style) {
 // The command for the next page, with the same filters.
 std::string MoreOf(const Invocation& invocation, const std::string& name,
                    const std::string& cursor) {
-  // The cursor is in the document.
+  // A document for programs has the cursor already.
   if (cursor.empty() || invocation.form == "json" || invocation.form == "yaml") return "";
   std::string line =
       "there are more: memctl " + invocation.command + (name.empty() ? "" : " " + name);
@@ -158,7 +158,7 @@ Result<Shown> RunEvents(const Invocation& invocation, const Style&) {
       const std::string body,
       GetBody(invocation, Target("/v1/events", {{"after", invocation.cursor}, {"limit", limit}})));
   TP_ASSIGN_OR_RETURN(std::vector<EventView> events, ReadEvents(body));
-  // A continued look shows all events that have come since.
+  // A continued look shows all events since the last one.
   const uint64_t skipped =
       invocation.last > 0 && invocation.cursor.empty() && events.size() > invocation.last
           ? events.size() - invocation.last
@@ -193,7 +193,7 @@ Result<Shown> RunVersion(const Invocation& invocation, const Style&) {
   const std::string own =
       "memctl     " TIDEPOOL_VERSION "   abi " + std::to_string(shm::kOwnProtocols.highest) + "\n";
   auto body = GetBody(invocation, "/v1/version");
-  // The own release is known in any case, so a server that does not answer is only a remark here.
+  // The own release is always known, so a server that does not answer is only a remark here.
   if (!body.ok() && !invocation.json) return Shown{own, body.status().Format() + "\n"};
   if (!body.ok()) return body.status();
   if (invocation.json) return Shown{*body + "\n", ""};
@@ -223,7 +223,7 @@ Result<Shown> RunWaitReady(const Invocation& invocation, const Style&) {
   }
 }
 
-// A probe's answer: the problem, where there is one, says why.
+// The answer of a probe: the problem, if any, says why.
 Result<Shown> RunReady(const Invocation& invocation, const Style&) {
   TP_ASSIGN_OR_RETURN(const std::string body, GetBody(invocation, "/readyz"));
   return Shown{invocation.json ? body + "\n" : "memserver is ready\n", ""};
@@ -249,8 +249,8 @@ Result<Shown> RunApi(const Invocation& invocation, const Style&) {
   return ReadProblem(reply.body);
 }
 
-// Turns the command's JSON into the form of -o jsonl or yaml. An answer that is not JSON (`api GET
-// /metrics`) stays as it came.
+// Converts the command's JSON to -o jsonl or yaml. An answer that is not JSON (`api GET /metrics`)
+// stays unchanged.
 Status TakeForm(const Invocation& invocation, const char* rows, Shown* shown) {
   const bool is_json = shown->result.starts_with('{') || shown->result.starts_with('[');
   if (!is_json || !invocation.json || invocation.form == "json") return Status();
@@ -265,7 +265,7 @@ Status TakeForm(const Invocation& invocation, const char* rows, Shown* shown) {
 struct Command {
   const char* name;
   Result<Shown> (*run)(const Invocation&, const Style&);
-  // Name of the list in its JSON that the table shows; each element is a line of -o jsonl.
+  // Name of the JSON list that the table shows; each element is a line of -o jsonl.
   const char* rows = "";
 };
 constexpr auto kCommands = std::to_array<Command>({{"status", RunStatus},

@@ -1,6 +1,6 @@
-// Commands of memctl: asks the admin socket and gives back what is to be printed.
+// Commands of memctl: each queries the admin socket and returns what to print.
 //
-// One thread; blocks for at most the time-out of the invocation a request.
+// One thread; each request blocks for at most the time-out of the invocation.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@
 namespace tidepool::client {
 
 // Runs `invocation.command` once. Errors: kNoServer, kWaitTimeout, kServerGone, kHandshakeBad, and
-// what the server answered (kAdminNotFound, kAdminBadRequest, kNotReady).
+// the server's (kAdminNotFound, kAdminBadRequest, kNotReady).
 Result<Shown> RunCommand(const Invocation& invocation, const Style& style);
 
 }  // namespace tidepool::client

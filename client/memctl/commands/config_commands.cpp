@@ -33,7 +33,7 @@ Result<SettingView> SettingOf(const ConfigView& config, const std::string& key) 
       .Fix("memctl config show lists all");
 }
 
-// One setting: its value alone, or as an object.
+// One setting: only its value, or an object.
 Result<Shown> GetSetting(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(const ConfigView config, ConfigOf(invocation));
   TP_ASSIGN_OR_RETURN(const SettingView setting, SettingOf(config, invocation.target));
@@ -47,15 +47,15 @@ Result<Shown> GetSetting(const Invocation& invocation) {
   return Shown{json.Field("reloads", setting.reloads).EndObject().Take() + "\n", ""};
 }
 
-// A setting, and the file as it is and as it would be.
+// A setting, and the file before and after the edit.
 struct PlannedEdit {
   SettingView setting;
   std::string file, before;
   EditedText after;
 };
 
-// Whose file it is that memctl would change, a server says; so it is taken at its word only by its
-// own user. Others name the file.
+// The server names the file that memctl changes, so only the server's own user may trust it. Others
+// name the file themselves.
 Result<std::string> FileOf(const Invocation& invocation, const ConfigView& config) {
   if (!invocation.file.empty()) return invocation.file;
   if (config.file.empty())
@@ -99,12 +99,12 @@ std::string TextOf(const PlannedEdit& plan, const std::string& value) {
          value + ", in " + plan.file + ":" + std::to_string(plan.after.line);
 }
 
-// The file first, because memserver reads no other; what it does not take is taken back.
+// Changes the file first, because memserver reads no other; restores it if memserver refuses it.
 Result<Shown> SetSetting(const Invocation& invocation) {
   TP_ASSIGN_OR_RETURN(const PlannedEdit plan, PlanSet(invocation));
   TP_RETURN_IF_ERROR(ReplaceFile(plan.file, plan.after.text));
   auto reply = Ask(invocation, {"POST", "/v1/reload"});
-  // Whether memserver has read it nobody knows then; the file says what was wanted.
+  // Whether memserver has read the file is unknown, so the file keeps the requested setting.
   if (!reply.ok())
     return Status(reply.status())
         .Fix(plan.file + " is changed; when memserver answers: memctl config reload");

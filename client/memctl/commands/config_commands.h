@@ -1,8 +1,7 @@
-// ConfigCommands: memctl config show|diff|get|set: memserver's settings, and the file that they
-// come from.
+// ConfigCommands: memctl config show|diff|get|set: memserver's settings and their file.
 //
-// One thread; blocks as commands.h says. The server takes no settings over its socket
-// (docs/decisions/024): `set` changes the file, as an editor would, and has it read again.
+// One thread; blocks as described in commands.h. The server takes no settings over its socket
+// (docs/decisions/024): `set` edits the file and makes memserver reload it.
 #pragma once
 
 #include "client/memctl/commands/preview.h"
@@ -12,9 +11,9 @@
 
 namespace tidepool::client {
 
-// Does what the command line says. Errors: those of the server, and of the file.
+// Runs the command. Errors: those of the server, and of the file.
 Result<Shown> RunConfig(const Invocation& invocation, const Style& style);
-// Answers --dry-run of `config set`. Errors: those of `config set` that can be known.
+// Answers --dry-run of `config set`. Errors: those of `config set` that can be predicted.
 Result<Preview> PreviewOfSet(const Invocation& invocation);
 
 }  // namespace tidepool::client

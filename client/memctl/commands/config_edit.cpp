@@ -32,7 +32,7 @@ std::string_view Trimmed(std::string_view text) {
   return text.substr(0, text.find_last_not_of(" \t\r") + 1);
 }
 
-// Numbers stand as they are, all else as a string.
+// Numbers stay as they are, all else becomes a string.
 std::string Toml(const std::string& value) {
   if (!value.empty() && value.size() < 19 &&
       value.find_first_not_of("0123456789") == std::string::npos &&
@@ -43,8 +43,8 @@ std::string Toml(const std::string& value) {
   return text + "\"";
 }
 
-// What stands behind the value of "key = value  # comment": "  # comment". False where the value is
-// more than a word or a string.
+// The text after the value in "key = value  # comment": "  # comment". False if the value is more
+// than one word or string.
 bool FindRest(std::string_view behind, std::string* rest) {
   const size_t begin = std::min(behind.find_first_not_of(" \t"), behind.size());
   std::string_view value = behind.substr(begin);

@@ -91,7 +91,7 @@ HealthCheckView CheckSockets(const std::string& path) {
           0};
 }
 
-// Also where the server is drained or still: its checks tell more.
+// Also if the server is draining or stalled: its checks tell more.
 void AddServer(const Invocation& invocation, HealthView* health) {
   auto body = GetBody(invocation, "/v1/health");
   auto found = body.ok() ? ReadHealth(*body) : Result<HealthView>(body.status());

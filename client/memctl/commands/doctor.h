@@ -1,7 +1,7 @@
-// Doctor: what is wrong, and what to do: why no memserver answers here, what its checks say, what
-// an error's code means.
+// Doctor: diagnosis and remedies: why no memserver answers here, the results of its checks, and the
+// meaning of an error's code.
 //
-// One thread; asks the admin socket and looks at the socket directory.
+// One thread; queries the admin socket and inspects the socket directory.
 #pragma once
 
 #include "client/memctl/flags/invocation.h"
@@ -10,12 +10,12 @@
 
 namespace tidepool::client {
 
-// The server's own checks. Shown::exit_code: 0 all is well, 1 warnings, 2 errors.
+// The server's own checks. Shown::exit_code: 0 all ok, 1 warnings, 2 errors.
 Result<Shown> RunHealth(const Invocation& invocation, const Style& style);
-// The same, behind a look at the way there; never an error of its own. Shown::exit_code: 0, or 9
-// where something does not work.
+// The same after checks of the connection; never returns an error. Shown::exit_code: 0, or 9 if
+// something does not work.
 Result<Shown> RunDoctor(const Invocation& invocation, const Style& style);
-// "TP2101", "2101" or "PoolFull". Errors: kUsageError.
+// Explains "TP2101", "2101" or "PoolFull". Errors: kUsageError.
 Result<Shown> RunExplain(const Invocation& invocation, const Style& style);
 
 }  // namespace tidepool::client

@@ -24,18 +24,18 @@ struct NodeAnswer {
   std::string node;
   int exit_code = 0;
   std::string output, errors;
-  // What a command has found out (health) is no failure.
+  // A command's finding (health) is not a failure.
   bool failed() const { return exit_code != 0 && output.empty(); }
 };
 
-// For a shell on the other side.
+// Quotes a word for the remote shell.
 std::string Quoted(const std::string& word) {
   std::string text = "'";
   for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
   return text + "'";
 }
 
-// Those whose answers become one table: their JSON is rendered here.
+// Commands whose answers form one table: their JSON is rendered here.
 bool IsMerged(const Invocation& invocation) {
   constexpr auto kMerged =
       std::to_array<std::string_view>({"status", "ps", "chunks", "tensors", "chunk", "quotas"});
@@ -78,7 +78,7 @@ std::vector<NodeAnswer> AskNodes(const Invocation& invocation) {
   return answers;
 }
 
-// What was said on stderr, each line behind its node; "node a: failed with exit code 4".
+// The output on stderr, each line prefixed by its node; "node a: failed with exit code 4".
 std::string RemarksOf(const std::vector<NodeAnswer>& answers) {
   std::string text;
   for (const NodeAnswer& answer : answers) {
@@ -99,7 +99,7 @@ JsonTree TextOf(const std::string& text) {
   return {.kind = Kind::kScalar, .scalar = QuoteJson(text)};
 }
 
-// One document, or (events) a line of JSON each; what is neither stands as a text.
+// One document, or (events) one line of JSON per event; anything else becomes a text.
 JsonTree AnswerTree(const std::string& output) {
   auto whole = ReadJsonTree(output);
   if (whole.ok()) return *whole;
@@ -135,8 +135,8 @@ std::string JsonOf(const std::vector<NodeAnswer>& answers) {
   return all.Text();
 }
 
-// The documents as one: the elements of their lists behind each other, each with its node; all else
-// is the first one's.
+// Merges the documents: concatenates their lists, each element with its node; takes all else from
+// the first.
 std::string MergedDocument(const std::vector<NodeAnswer>& answers) {
   JsonTree merged{.kind = Kind::kObject, .scalar = ""};
   for (const NodeAnswer& answer : answers) {
@@ -159,7 +159,7 @@ std::string MergedDocument(const std::vector<NodeAnswer>& answers) {
   return merged.Text();
 }
 
-// A line a node.
+// One line per node.
 Result<std::string> StatusTable(const std::vector<NodeAnswer>& answers, const Style& style) {
   Table table({{"STATE"},
                {"VERSION"},
@@ -189,7 +189,7 @@ Result<std::string> StatusTable(const std::vector<NodeAnswer>& answers, const St
   return text;
 }
 
-// Short ones as a table, longer ones below their node's name.
+// Short texts as a table, longer ones below their node's name.
 std::string TextsOf(const std::vector<NodeAnswer>& answers) {
   const auto is_line = [](const NodeAnswer& answer) {
     return std::count(answer.output.begin(), answer.output.end(), '\n') <= 1;
@@ -215,7 +215,7 @@ std::vector<std::string> WordsForNodes(const std::vector<std::string>& words) {
   std::vector<std::string> kept;
   for (size_t i = 0; i < words.size(); ++i) {
     const std::string& word = words[i];
-    // Flags that are for this machine, with their values.
+    // Flags that apply to this machine, with their values.
     if (word == "--node" || word == "-o" || word == "--output") {
       ++i;
     } else if (word == "--watch") {
@@ -267,7 +267,7 @@ Result<Shown> RunOnNodes(const Invocation& invocation, const Style& style,
   } else if (none) {
     return shown;
   } else if (IsMerged(invocation) && invocation.command != "status") {
-    // Rendered, or cut into lines, as the answer of one server.
+    // Rendered, or split into lines, like the answer of one server.
     Invocation here = invocation;
     here.nodes.clear();
     here.answer = MergedDocument(answers);

@@ -1,8 +1,8 @@
-// Nodes: one command line of memctl on several machines at once, over ssh, and what they said as
-// one answer.
+// Nodes: runs one memctl command line on several machines at once, over ssh, and merges the
+// answers.
 //
-// One thread; blocks until all have ended. Each runs the memctl of its own machine, with the rights
-// of whoever ssh lets in there.
+// One thread; blocks until all have ended. Each machine runs its own memctl, with the rights of the
+// user whom ssh logs in.
 #pragma once
 
 #include <functional>
@@ -15,16 +15,15 @@
 
 namespace tidepool::client {
 
-// A command line for another machine: without --node, and without -o and --watch, which are this
-// one's.
+// The command line for another machine: without --node, -o and --watch, which apply to this one.
 std::vector<std::string> WordsForNodes(const std::vector<std::string>& words);
-// Empty where `invocation` can be done on several machines; else why not.
+// Empty if `invocation` can run on several machines; else why not.
 std::string WhyNotOnNodes(const Invocation& invocation);
 
 // Runs `invocation.words` on each of `invocation.nodes`. Tables are merged, with a column NODE;
-// other texts come one below the other; as JSON it is an array with the answer, or the error, of
-// each node. `run_here` renders a merged answer as that of one server. Shown::exit_code: the
-// highest of all (3: ssh did not get there); Shown::remark: who failed, and what was said there.
+// other texts are concatenated; JSON is an array with each node's answer or error. `run_here`
+// renders a merged answer like that of one server. Shown::exit_code: the highest of all (3: ssh did
+// not connect); Shown::remark: which nodes failed, and their messages.
 using RunHere = std::function<Result<Shown>(const Invocation&)>;
 Result<Shown> RunOnNodes(const Invocation& invocation, const Style& style, const RunHere& run_here);
 

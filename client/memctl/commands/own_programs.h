@@ -1,8 +1,7 @@
-// OwnPrograms: what only memserver's own program can do: read a machine's topology (hwloc), and
-// measure a drive. memctl runs it, and shows what it says; both come from one package and lie in
-// one folder.
+// OwnPrograms: tasks that only memserver's program can do: read a machine's topology (hwloc) and
+// measure a drive. memctl runs it and shows its output; both are in one package and one folder.
 //
-// One thread; blocks until it has ended.
+// One thread; blocks until the program has ended.
 #pragma once
 
 #include "client/memctl/flags/invocation.h"
@@ -11,16 +10,15 @@
 
 namespace tidepool::client {
 
-// `memserver topo` of the file --xml: in the form of /v1/topology. Errors: kFileUnreadable with
-// what memserver said.
+// Runs `memserver topo` on the file of --xml; returns the form of /v1/topology. Errors:
+// kFileUnreadable with memserver's message.
 Result<std::string> TopologyOfFile(const Invocation& invocation);
 
-// Measures each directory that is named, else those of memserver, one behind the other, and writes
-// what suits it into its profile.
-// Errors: kAdminNotFound (there is none), those of Ask. Shown::exit_code: that of the first that
-// could not be measured.
+// Measures the named directories, else those of memserver, one after another, and writes the best
+// settings into each one's profile. Errors: kAdminNotFound (there is none), those of Ask.
+// Shown::exit_code: that of the first directory that could not be measured.
 Result<Shown> RunTune(const Invocation& invocation, const Style& style);
-// The directories that RunTune measures. Errors: as there.
+// The directories that RunTune measures. Errors: as RunTune.
 Result<std::vector<std::string>> DirectoriesToTune(const Invocation& invocation);
 
 }  // namespace tidepool::client

@@ -1,4 +1,4 @@
-// Preview: what a command that changes something would do.
+// Preview: the effects of a command that changes something.
 //
 // A value.
 #pragma once

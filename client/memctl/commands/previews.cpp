@@ -40,7 +40,7 @@ std::string OfJob(const char* verb, const JobView& job) {
          StateText(job) + ", " + Plural(job.version, "step") + ")";
 }
 
-// As memserver refuses it. Ranks of an awaited job are expected back after a restart.
+// The refusal that memserver would give. Ranks of an awaited job are expected back after a restart.
 Status HasRanks(const JobView& job, const char* fix) {
   if (job.ranks_attached == 0 && job.state != "awaiting") return Status();
   return Status(ErrorId::kJobBusy, "job " + job.name + " still has ranks")
@@ -218,7 +218,7 @@ Result<Preview> OfLogs(const Invocation& invocation) {
                       : "for " + length->second + "; then the configured level comes back"}};
 }
 
-// What the whole is, with this check left out or counted.
+// The overall status with this check left out or counted.
 std::string WholeWith(const HealthView& health, const std::string& code, bool counts) {
   std::string worst = "ok";
   for (const HealthCheckView& check : health.checks) {

@@ -1,9 +1,8 @@
-// Previews: what a command that changes something would do, with numbers, found out by asking
-// alone.
+// Previews: what a changing command would do, with numbers, determined by queries alone.
 //
-// One thread; blocks as commands.h says. A preview holds for its moment: others may change
-// something before the change itself, which checks rights and room. A preview that knows of a
-// refusal is that refusal.
+// One thread; blocks as described in commands.h. A preview is valid at its moment: others may
+// change something before the change itself, which checks rights and room. If a preview knows that
+// the change would be refused, it returns that refusal.
 #pragma once
 
 #include "client/memctl/commands/preview.h"
@@ -13,10 +12,9 @@
 
 namespace tidepool::client {
 
-// `invocation` is one for which FindChange is not null. Errors: those of the change, as far as
-// they can be known.
+// Requires FindChange(invocation) != null. Errors: those of the change that can be predicted.
 Result<Preview> PreviewOf(const Invocation& invocation);
-// Answers --dry-run: for people, or as a JSON object.
+// Answers --dry-run: text for people, or a JSON object.
 Result<Shown> RunPreview(const Invocation& invocation);
 
 }  // namespace tidepool::client

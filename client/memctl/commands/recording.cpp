@@ -44,7 +44,7 @@ Result<std::vector<RunMoment>> ReadRecording(const std::string& path) {
         .Fix("make one: memctl record FILE");
   std::vector<RunMoment> moments;
   Bodies bodies;
-  // A recording that was cut off in mid-look ends with its last whole one.
+  // A recording cut off within a look ends with its last complete one.
   while (std::getline(file, bodies[0]) && std::getline(file, bodies[1]) &&
          std::getline(file, bodies[2])) {
     auto moment = Read(bodies);
@@ -57,7 +57,7 @@ Result<std::vector<RunMoment>> ReadRecording(const std::string& path) {
   return moments;
 }
 
-// Calls `take` with look after look, until the time is over or it returns true.
+// Calls `take` with each look, until the time is over or it returns true.
 template <typename Take>
 Status LookFor(const Invocation& invocation, Take take) {
   Clock* const clock = invocation.clock;
@@ -102,7 +102,7 @@ Result<Shown> RunRecord(const Invocation& invocation, const Style&) {
       Status(ErrorId::kFileWriteFailed, "the recording cannot be written").Where(invocation.target);
   uint64_t looks = 0;
   TP_RETURN_IF_ERROR(LookFor(invocation, [&](const Bodies& bodies) -> Result<bool> {
-    if (looks == 0) {  // what was recorded before stays where nobody answers
+    if (looks == 0) {  // an existing recording stays if no server answers
       file.open(invocation.target, std::ios::trunc);
       file << kRecordingHead << "\n";
     }

@@ -1,8 +1,7 @@
-// Recording: looks at the admin socket, in the order in which they came, kept in a file and read
-// again.
+// Recording: a sequence of looks (samples of the admin socket), kept in a file or read from one.
 //
-// One thread. A file is text: a head line, then three lines for each look, the bodies of
-// /v1/status, /v1/jobs and /v1/residency. What happened between two looks is not in it.
+// One thread. The file is text: a header line, then three lines per look: the bodies of /v1/status,
+// /v1/jobs and /v1/residency. It has nothing of what happens between looks.
 #pragma once
 
 #include <functional>
@@ -23,20 +22,20 @@ struct RunMoment {
   ResidencyView residency;
 };
 double SecondsOf(const RunMoment& moment);  // since memserver started
-// The job of this number; null where the moment has none.
+// The job of this number; null if it is not in the look.
 const ResidencyJob* JobAt(const RunMoment& moment, uint64_t id);
 
 // Takes a look every --watch (250 ms, `timeline` 50 ms) for --for (10 s), or reads the looks of the
-// file --from; at least one. Takes no more when one is `enough`. Errors: those of a look,
-// kFileUnreadable, kHandshakeBad (no recording, or one of another release).
+// file --from; at least one. Stops early once `enough` is true. Errors: those of a look,
+// kFileUnreadable, kHandshakeBad (not a recording, or one of another release).
 Result<std::vector<RunMoment>> MomentsFor(
     const Invocation& invocation,
     const std::function<bool(const RunMoment&)>& enough = [](const RunMoment&) { return false; });
 
-// Writes the looks to the file `target`. Errors: those of a look, kFileWriteFailed.
+// Records looks to the file `target`. Errors: those of a look, kFileWriteFailed.
 Result<Shown> RunRecord(const Invocation& invocation, const Style& style);
 
-// The residency in a recording at --at seconds after its first look: the last look until then.
+// The residency of the last look at or before --at seconds after the first look of a recording.
 // Errors: those of MomentsFor.
 Result<ResidencyView> ResidencyAt(const Invocation& invocation);
 

@@ -52,7 +52,7 @@ Running Start(const std::vector<std::string>& command, ProgramEnd* end) {
     posix_spawn_file_actions_adddup2(&actions, errors.write.get(), STDERR_FILENO);
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
-    sigset_t pipe_closed;  // memctl ignores it; they need not
+    sigset_t pipe_closed;  // memctl ignores it; they should not
     sigemptyset(&pipe_closed);
     sigaddset(&pipe_closed, SIGPIPE);
     posix_spawnattr_setsigdefault(&attributes, &pipe_closed);
@@ -73,7 +73,7 @@ Running Start(const std::vector<std::string>& command, ProgramEnd* end) {
   return running;
 }
 
-// False at its end.
+// False at the end of the stream.
 bool ReadSome(const UniqueFd& fd, std::string* text) {
   std::array<char, 65536> buffer;
   const ssize_t bytes = read(fd.get(), buffer.data(), buffer.size());

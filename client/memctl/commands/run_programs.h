@@ -1,8 +1,8 @@
-// RunPrograms: other programs, all at once, with what they print: ssh to other machines, and
-// memserver for what only it can do.
+// RunPrograms: runs other programs in parallel and collects their output: ssh to other machines,
+// and memserver.
 //
-// One thread; blocks until all have ended. They read nothing, and are in memctl's process group:
-// Ctrl-C ends them with it.
+// One thread; blocks until all have ended. They have no input and are in memctl's process group:
+// Ctrl-C ends them, too.
 #pragma once
 
 #include <string>
@@ -10,18 +10,17 @@
 
 namespace tidepool::client {
 
-// How a program ended, and what it printed.
+// How a program ended, and its output.
 struct ProgramEnd {
-  // 127: it could not be started (`errors` says why); 128 and the number of the signal that ended
-  // it.
+  // 127: it could not be started (`errors` has the reason); 128 + n: killed by signal n.
   int exit_code = 0;
   std::string output, errors;
 };
 
-// One for each command, in order. The program is searched in PATH unless its name has a slash.
+// One result per command, in order. The program is searched in PATH unless its name has a slash.
 std::vector<ProgramEnd> RunPrograms(const std::vector<std::vector<std::string>>& commands);
 
-// The memserver beside this memctl; "memserver" (of PATH) where there is none.
+// The memserver beside this memctl; else "memserver", from PATH.
 std::string MemserverProgram();
 
 }  // namespace tidepool::client

@@ -11,7 +11,7 @@ namespace tidepool::client {
 namespace {
 
 constexpr double kWidth = kChartWidth, kRowHeight = 4, kPictureRow = 14;
-constexpr size_t kColumnsMax = 300;  // of a picture; more chunks share one
+constexpr size_t kColumnsMax = 300;  // of a picture; beyond that, chunks share columns
 
 constexpr const char* kHead = R"(<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Tidepool run</title><style>
@@ -52,7 +52,7 @@ double SecondsAt(const std::vector<RunMoment>& moments, size_t i) {
   return moments[i].status.uptime_seconds - moments.front().status.uptime_seconds;
 }
 
-// Curves over the time of the looks, from 0 to `most`.
+// Curves over the time of the looks, scaled from 0 to `most`.
 std::string OverTime(const std::vector<RunMoment>& moments, std::vector<Curve> curves, double most,
                      const std::string& top) {
   ChartOf chart;
@@ -83,8 +83,8 @@ std::string MemoryChart(const std::vector<RunMoment>& moments) {
   return "<h2>Memory by tier</h2>\n" + OverTime(moments, curves, 1, "100 %");
 }
 
-// Sealed steps, and the share of fetches that waited for an update: those came too early, or the
-// update too late.
+// Sealed steps, and the share of fetches that waited for an update: fetched too early, or updated
+// too late.
 std::string StepChart(const std::vector<RunMoment>& moments, uint64_t id) {
   Curve steps{"sealed steps", "#0969da", {}},
       waited{"fetches of the step before that waited, of all", "#cf222e", {}};
@@ -108,7 +108,7 @@ std::string StepChart(const std::vector<RunMoment>& moments, uint64_t id) {
 
 using Columns = std::vector<ResidencyColumn>;
 
-// What a stretch of columns shows, for a pointer that rests on it.
+// The tooltip of a run of columns.
 std::string TitleOf(const Columns& columns, size_t first, size_t last) {
   if (columns.empty()) return "";
   return "<title>" +
@@ -116,8 +116,7 @@ std::string TitleOf(const Columns& columns, size_t first, size_t last) {
          "</title>";
 }
 
-// One line of letters as coloured stretches. In an rCache '.' is a chunk that the rank does not
-// hold.
+// One line of letters as coloured runs. In an rCache '.' is a chunk that the rank does not hold.
 std::string Stripe(const ResidencyRow& row, double y, double height = kRowHeight,
                    const Columns& columns_of = {}) {
   std::string letters = row.letters;
@@ -143,7 +142,7 @@ std::string Stripe(const ResidencyRow& row, double y, double height = kRowHeight
   return svg;
 }
 
-// Chunks from left to right, time from top to bottom, for each place of the job.
+// Chunks from left to right, time from top to bottom, for each row of the job.
 std::string Pictures(const std::vector<RunMoment>& moments, const ResidencyJob& job) {
   std::string html;
   for (size_t place = 0; place < job.rows.size(); ++place) {
@@ -154,7 +153,7 @@ std::string Pictures(const std::vector<RunMoment>& moments, const ResidencyJob& 
             Number(static_cast<double>(moments.size()) * kRowHeight) + "\" role=\"img\">";
     for (size_t i = 0; i < moments.size(); ++i) {
       const ResidencyJob* then = JobAt(moments[i], job.id);
-      // Before it was there, or with other ranks.
+      // The job did not exist yet, or had other ranks.
       if (then == nullptr || then->rows.size() != job.rows.size()) continue;
       html += Stripe(then->rows[place], static_cast<double>(i) * kRowHeight);
     }
@@ -163,7 +162,7 @@ std::string Pictures(const std::vector<RunMoment>& moments, const ResidencyJob& 
   return html;
 }
 
-// The server's, and what '-' is where it says nothing of it.
+// The server's legend, with its own text for '-'.
 std::vector<std::pair<char, std::string>> LegendOf(const ResidencyView& residency) {
   auto legend = residency.legend;
   std::erase_if(legend, [](const auto& each) { return each.first == '-'; });
@@ -195,7 +194,7 @@ std::string JobTable(const std::vector<JobView>& jobs) {
   return html + "</table>\n";
 }
 
-// Name and stripe of every row of a job, from `y` on; returns where the next job begins.
+// Adds name and stripe of every row of a job, from `y` on; returns where the next job begins.
 double AddJob(const ResidencyJob& job, double y, std::string* svg) {
   const auto line = [&](const std::string& text) {
     *svg += "<text x=\"0\" y=\"" + Number(y + 12) + "\">" + InPage(text) + "</text>\n";

@@ -11,7 +11,7 @@
 namespace tidepool::client {
 namespace {
 
-// Process of the trace; jobs have their own numbers, from 1.
+// The trace's process for memserver; jobs have their own numbers, from 1.
 constexpr uint64_t kServer = 0;
 constexpr uint64_t kStepLane = 1, kPhaseLane = 2;  // threads of a job
 
@@ -29,7 +29,7 @@ class Trace {
     Name("thread_name", process, lane, name);
   }
 
-  // What goes on from one moment to another.
+  // A state that lasts from one moment to another.
   struct Slice {
     uint64_t process, lane;
     std::string name;
@@ -79,7 +79,7 @@ class Trace {
   JsonWriter json_;
 };
 
-// Bytes a second between two looks; a counter of a memserver that was started again begins at 0.
+// Bytes per second between two looks; counters of a restarted memserver begin at 0.
 uint64_t RateBetween(uint64_t before, uint64_t now, double seconds) {
   return seconds <= 0 || now < before
              ? 0
@@ -116,7 +116,7 @@ std::string StepName(uint64_t first, uint64_t end) {
                           : "steps " + std::to_string(first) + " to " + std::to_string(end - 1);
 }
 
-// A step lasts from the look that saw the version that it begins with to the one that saw the next.
+// A step lasts from the look that saw its starting version to the one that saw the next.
 void AddSteps(const std::vector<RunMoment>& moments, uint64_t id, Trace* trace) {
   const ResidencyJob* open = nullptr;
   double from = 0;
@@ -132,7 +132,7 @@ void AddSteps(const std::vector<RunMoment>& moments, uint64_t id, Trace* trace) 
           .name = StepName(open->version, sealed ? job->version : open->version + 1)};
       slice.from = from;
       slice.to = at;
-      // The numbers of a step come with the next version.
+      // A step's numbers come with the next version.
       if (sealed)
         slice.args = {{"fetches", job->fetches},
                       {"fetches_waited", job->fetches_waited},
@@ -205,7 +205,7 @@ std::string RenderTimeline(const std::vector<RunMoment>& moments) {
 
 namespace {
 
-// Where one job had a step: looks of `moments`, the last of them past its end where that was seen.
+// A job's looks during one step: in `moments`, the last of them past its end if that was seen.
 struct Stretch {
   uint64_t step = 0;
   size_t first = 0, last = 0;
@@ -234,7 +234,7 @@ Stretch FindStep(const std::vector<RunMoment>& moments, uint64_t id, uint64_t st
   return stretch;
 }
 
-// The last step of a job that the looks saw end.
+// The last step of a job whose end was seen.
 std::optional<uint64_t> LastEnded(const std::vector<RunMoment>& moments, uint64_t id) {
   std::optional<uint64_t> last;
   const ResidencyJob* before = nullptr;

@@ -13,7 +13,7 @@ namespace tidepool::client {
 namespace {
 
 struct FieldFlag {
-  const char* flag;  // "--limit" of the field "limit"
+  const char* flag;  // "--limit" for the field "limit"
   const char* kind;
   const char* help;
 };
@@ -63,7 +63,7 @@ constexpr auto kConfigWords = std::to_array<Word>({
      "Read the configuration again; nothing is applied when it changes what needs a restart"},
 });
 
-// A command of which each action is a word.
+// Adds a command whose actions are words.
 void AddWordCommand(CLI::App* app, const Word& command, std::span<const Word> words,
                     Invocation* invocation) {
   CLI::App* whole = app->add_subcommand(command.name, command.help);

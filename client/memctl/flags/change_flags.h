@@ -1,6 +1,6 @@
-// Flags of memctl's commands that change something: jobs, the log, states on NVMe and settings.
+// Flags of the memctl commands that change something: jobs, the log, states on NVMe, settings.
 //
-// One thread. A door to CLI11, as flags.cpp is.
+// One thread. A door to CLI11, like flags.cpp.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ void AddJobCommand(CLI::App* app, Invocation* invocation);
 void AddLogsCommand(CLI::App* app, Invocation* invocation);
 // memctl nvme status|scrub|tune, memctl config show|diff|get|set|reload
 void AddNvmeAndConfig(CLI::App* app, Invocation* invocation);
-// --dry-run and --yes belong to changes. Returns what is wrong, empty when nothing is.
+// Checks that --dry-run and --yes belong to a change. Returns the error, or "".
 std::string WhyNoChange(const Invocation& invocation);
 
 }  // namespace tidepool::client

@@ -48,7 +48,7 @@ constexpr auto kCommands = std::to_array<CommandFlags>({
     {"api", "Send one request and print the answer as it is", false, false, true},
 });
 
-// Texts of flags that need a second look after CLI11.
+// Texts of flags that are parsed further after CLI11.
 struct Texts {
   std::string timeout, watch, output = "table";
   bool no_header = false, no_color = false;
@@ -175,7 +175,7 @@ void AddCompletionCommand(CLI::App* app, Invocation* invocation) {
   sub->add_option("shell", invocation->target)->required()->check(CLI::IsMember(kCompletionShells));
 }
 
-// Names of jobs are asked for when they are needed.
+// Job names are queried when they are needed.
 void CompleteJobs(CompletedValues* values, const std::string& kind) {
   if (kind == "JOB")
     values->lines_of = "memctl ps --no-header --no-color 2> /dev/null | awk '{print $2}'";
@@ -207,12 +207,12 @@ Status ReadDurations(const Texts& texts, bool watch, Invocation* invocation) {
   if (!texts.watch.empty()) {
     TP_ASSIGN_OR_RETURN(invocation->watch_ns.emplace(), ParseDurationNs(texts.watch));
   }
-  // Faster than the server renews its snapshot would show the same picture again.
+  // A shorter interval than the server's snapshots would show the same picture again.
   invocation->watch_ns = std::max<int64_t>(*invocation->watch_ns, 50 * kNsPerMs);
   return {};
 }
 
-// The command that is named, as far as it is understood, and its words.
+// The deepest command that was understood, and its words.
 std::pair<CLI::App*, std::string> Named(CLI::App* app) {
   std::string path;
   for (auto below = app->get_subcommands(); !below.empty(); below = app->get_subcommands()) {
@@ -241,8 +241,7 @@ ParsedLine NotUnderstood(CLI::App* app, const std::string& why) {
   return {.invocation = std::nullopt, .text = UsageText(failure), .exit_code = kExitUsage};
 }
 
-// -o: a form; of commands that write a file, the file. Returns what is wrong, empty when nothing
-// is.
+// -o: a format; for commands that write a file, the file. Returns the error, or "".
 std::string TakeOutput(const std::string& output, Invocation* invocation) {
   const auto is_form = [&](std::string_view form) { return output == form; };
   const bool known = std::any_of(kForms.begin(), kForms.end(), is_form);
@@ -286,7 +285,7 @@ void AddAll(CLI::App* app, Invocation* invocation, Texts* texts) {
   AddCompletionCommand(app, invocation);
 }
 
-// The directory is meant where a socket in it is named.
+// A path to a socket means its directory.
 std::string SocketDirOf(std::string named) {
   if (named.empty()) named = shm::DefaultClientDir();
   for (const std::string_view socket : {"/admin.sock", "/data.sock"}) {
@@ -295,7 +294,7 @@ std::string SocketDirOf(std::string named) {
   return named;
 }
 
-// What is wrong with flags that were understood one by one; empty when nothing is.
+// Checks combinations of individually valid flags; returns the error, or "".
 std::string WhatIsWrong(const Texts& texts, Invocation* invocation) {
   if (const std::string wrong = TakeOutput(texts.output, invocation); !wrong.empty()) return wrong;
   if (const std::string wrong = WhyNoChange(*invocation); !wrong.empty()) return wrong;

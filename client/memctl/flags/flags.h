@@ -1,4 +1,4 @@
-// Flags of memctl: the command line as one struct.
+// Flags of memctl: parses the command line into one struct.
 //
 // One thread. The doors to CLI11 in this room are flags.cpp, change_flags.cpp and look_flags.cpp.
 #pragma once
@@ -10,7 +10,7 @@
 
 namespace tidepool::client {
 
-// What main does with a command line: run it, or print `text` and end with `exit_code` (help,
+// What main does next: run the invocation, or print `text` and exit with `exit_code` (help,
 // version, usage errors).
 struct ParsedLine {
   std::optional<Invocation> invocation;

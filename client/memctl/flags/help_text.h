@@ -1,4 +1,4 @@
-// What `memctl --help` begins with.
+// The beginning of `memctl --help`.
 #pragma once
 
 namespace tidepool::client {

@@ -8,7 +8,7 @@
 namespace tidepool::client {
 namespace {
 
-// Empty where it is one.
+// Empty if the text is a step.
 std::string IsStep(const std::string& text) {
   const bool number = !text.empty() && text.size() <= 18 &&
                       text.find_first_not_of("0123456789") == std::string::npos;
@@ -71,7 +71,7 @@ constexpr auto kCheckpointWords = std::to_array<Word>({
     {"prune", "Remove all but the newest of a folder: memctl checkpoint prune DIR --keep 3"},
 });
 
-// memctl health [detail | mute CHECK [TIME] | unmute CHECK]: the same as the flags, in words.
+// memctl health [detail | mute CHECK [TIME] | unmute CHECK]: words for the same flags.
 void AddHealthWords(CLI::App* health, Invocation* invocation) {
   const auto word = [&](const char* name, const char* help) {
     CLI::App* sub = health->add_subcommand(name, help);
@@ -104,7 +104,7 @@ void AddDrain(CLI::App* drain, Invocation* invocation) {
 
 }  // namespace
 
-// What a column of the picture is.
+// The unit of the picture's columns.
 void AddBy(CLI::App* sub, Invocation* invocation) {
   sub->add_option("--by", invocation->by, "A column, or a line, for each of these (chunk)")
       ->check(CLI::IsMember({"chunk", "layer", "tensor", "job"}))

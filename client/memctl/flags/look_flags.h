@@ -1,7 +1,7 @@
-// LookFlags: memctl's commands that look: at rates, checks and events, and for a while (record,
-// report, timeline).
+// LookFlags: memctl's read-only commands: rates, checks and events, and sampling for a while
+// (record, report, timeline).
 //
-// One thread. A door to CLI11, as flags.cpp is.
+// One thread. A door to CLI11, like flags.cpp.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ class App;
 
 namespace tidepool::client {
 
-// A word of the command line, and what it does.
+// A word of the command line, and its help text.
 struct Word {
   const char* name;
   const char* help;
@@ -26,7 +26,7 @@ void AddLookCommands(CLI::App* app, Invocation* invocation);
 void AddCheckpointCommand(CLI::App* app, Invocation* invocation);
 // --by of residency and record.
 void AddBy(CLI::App* sub, Invocation* invocation);
-// Commands that write what they have seen to a file.
+// True for commands that write samples to a file.
 bool LooksForAWhile(const std::string& command);
 
 }  // namespace tidepool::client

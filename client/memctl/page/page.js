@@ -1,10 +1,10 @@
-// The page: reads what memserver says from the stream of `memctl page`, twice a second, and shows it. Texts of others are set as text, never as HTML.
+// The page: reads memserver's state from the stream of `memctl page`, twice a second, and shows it. Foreign texts are set as text, never as HTML.
 import { PHASES, QUIET, foldOf, inkOf, lettersOf, paintRate, paintRow, paintRuler, paintSteps } from "/picture.js";
 
 const PAUSE_MS = 500, SAMPLES = 240, SHOWN_SECONDS = 120;
 const key = location.hash.slice(1);
 const state = { look: null, before: null, looks: 0, rates: new Map(), steps: new Map(), cards: new Map(), problem: "" };
-window.tidepool = state;  // for whoever wants to look closer, and for tests
+window.tidepool = state;  // for debugging and tests
 
 // h("p", {class: "soft"}, "text", node): an element.
 function h(name, attributes = {}, ...children) {
@@ -15,7 +15,7 @@ function h(name, attributes = {}, ...children) {
 }
 const $ = (id) => document.getElementById(id);
 
-// Numbers as memctl writes them; the exact one stays in the element.
+// Formats numbers like memctl; the exact value stays in the element.
 function bytesText(bytes) {
   const names = ["B", "KiB", "MiB", "GiB", "TiB"];
   let unit = 0;
@@ -51,7 +51,7 @@ function bar(parts, marks = []) {
 }
 const share = (part, whole) => (whole > 0 ? part / whole : 0);
 
-// Rates lie between two looks of one memserver; a counter that began anew counts as none.
+// Rates between two looks at one memserver; a restarted counter gives none.
 function rate(name, now, before, seconds) {
   const values = state.rates.get(name) || [];
   state.rates.set(name, values);
@@ -102,7 +102,7 @@ function showHealth(health) {
     ...(wrong.length ? [h("ul", {}, ...wrong.map(checkItem))] : []), rest));
 }
 
-// The parts of a job's card that stay while the numbers in them change.
+// The parts of a job's card, made once; only the numbers in them change.
 function newCard(id) {
   const part = (name, tag = "div") => h(tag, { class: name });
   const card = { root: h("article", { class: "card job", "data-job": id }), head: part("head"), bars: part("bars"), map: part("map"), under: part("under"), hint: h("span"), legend: part("legend", "ul"),
@@ -186,7 +186,7 @@ function showHead(card, job, seen) {
 function showSteps(card, job, seen, uptime) {
   const samples = state.steps.get(job.id) || [], last = seen.last_step;
   state.steps.set(job.id, samples);
-  if (samples.length && samples[samples.length - 1].at > uptime) samples.length = 0;  // memserver began anew
+  if (samples.length && samples[samples.length - 1].at > uptime) samples.length = 0;  // memserver was restarted
   samples.push({ at: uptime, version: job.version, phase: seen.step.phase, stepSeconds: job.step_seconds, waited: share(last.fetches_waited, last.fetches) });
   while (samples.length > 2 && samples[1].at < uptime - SHOWN_SECONDS) samples.shift();
   const steps = samples[samples.length - 1].version - samples[0].version, seconds = uptime - samples[0].at, shown = Math.max(20, Math.min(SHOWN_SECONDS, Math.ceil(seconds)));
@@ -205,7 +205,7 @@ function showJobs(look) {
   if (state.cards.size === 0) jobs.replaceChildren();
   for (const job of look.jobs.jobs) {
     const seen = look.residency.jobs.find((each) => each.id === job.id);
-    if (!seen) continue;  // it came between two of the reports
+    if (!seen) continue;  // it appeared between two reports
     there.add(job.id);
     if (!state.cards.has(job.id)) {
       state.cards.set(job.id, newCard(job.id));
@@ -281,7 +281,7 @@ function take(look) {
   }
 }
 
-// Reads looks, a line each, until the stream ends; of several that came at once the last one counts.
+// Reads looks, one line each, until the stream ends; of several that arrive together only the last counts.
 async function read(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -294,7 +294,7 @@ async function read(body) {
   }
 }
 
-// A page that nobody sees asks for nothing.
+// A hidden page requests nothing.
 async function follow() {
   const leaving = new AbortController();
   const whenHidden = () => document.hidden && leaving.abort();

@@ -34,7 +34,7 @@ PageAnswer Problem(unsigned http_status, const Status& error) {
           .body = ProblemText(error)};
 }
 
-// Takes as long wherever the two differ.
+// Constant-time comparison.
 bool IsSame(std::string_view given, std::string_view wanted) {
   unsigned different = given.size() == wanted.size() ? 0 : 1;
   for (size_t i = 0; i < wanted.size(); ++i)

@@ -1,9 +1,9 @@
-// PageDesk: what `memctl page` answers a browser: the page's own files, a look at memserver, and a
-// stream of looks.
+// PageDesk: answers a browser's requests to `memctl page`: the page's own files, a look at
+// memserver, and a stream of looks.
 //
-// One thread. Nothing that a browser sends reaches memserver: a look is a fixed list of GETs, and a
-// browser can ask for nothing else. A request for a look must carry the key (Authorization: Bearer
-// KEY): a port does not know who asks, and memserver shows each user its own jobs.
+// One thread. No browser input reaches memserver: a look is a fixed list of GETs, and a browser can
+// request nothing else. A request for a look must carry the key (Authorization: Bearer KEY): a port
+// does not identify its user, and memserver shows each user its own jobs.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace tidepool::client {
 
-// What a browser asks.
+// A browser's request.
 struct PageQuestion {
   std::string_view method, target;
   // The Host header; names other than those of the loopback are refused (DNS rebinding).
@@ -25,23 +25,23 @@ struct PageQuestion {
   std::string_view authorization;  // the Authorization header
 };
 
-// What it is answered.
+// The answer to it.
 struct PageAnswer {
   unsigned status = 200;
   std::string content_type;
   std::string body;
   std::string allow = {};  // with status 405
-  bool goes_on = false;    // a line follows for each Look, while somebody reads
+  bool goes_on = false;    // a line follows per Look, while the browser reads
 };
 
 class PageDesk {
  public:
-  static constexpr int64_t kLookAgeMax = 200 * kNsPerMs;  // however many browsers ask
+  static constexpr int64_t kLookAgeMax = 200 * kNsPerMs;  // bounds memserver's load by browsers
 
-  // `look` gives a JSON object; `clock` must outlive the desk.
+  // `look` returns a JSON object; `clock` outlives the desk.
   PageDesk(std::string key, std::function<std::string()> look, const Clock* clock);
   PageAnswer Answer(const PageQuestion& question);
-  // What memserver says now, or said at most kLookAgeMax ago.
+  // memserver's present answer, or one at most kLookAgeMax old.
   const std::string& Look();
 
  private:
@@ -52,10 +52,10 @@ class PageDesk {
   int64_t looked_ns_ = 0;
 };
 
-// {"status":{...},"jobs":[...],...}: reports of memserver as they came, or {"problem":{...}} where
-// it does not answer.
+// {"status":{...},"jobs":[...],...}: memserver's unchanged reports, or {"problem":{...}} if it does
+// not answer.
 std::string LookForPage(const Invocation& invocation);
-// 128 bits of getrandom, as text. Errors: kNotReady.
+// 128 random bits of getrandom, as text. Errors: kNotReady.
 Result<std::string> NewPageKey();
 
 }  // namespace tidepool::client

@@ -1,5 +1,5 @@
-// PageFiles: the page that `memctl page` serves, as it lies in client/memctl/page/, inside the
-// program.
+// PageFiles: the files of client/memctl/page/, compiled into the program, that `memctl page`
+// serves.
 //
 // Any thread; constant.
 #pragma once

@@ -30,13 +30,13 @@ using Request = http::request<http::string_body>;
 using Response = http::response<http::string_body>;
 
 constexpr auto kAsTuple = asio::as_tuple(asio::use_awaitable);
-// What one peer may cost; whoever is on this machine can connect.
+// Limits per peer and in total; any process on this machine can connect.
 constexpr uint32_t kConnectionsMax = 32, kHeaderBytesMax = 8 * 1024;
-constexpr uint64_t kBodyBytesMax = 1024;  // nothing that is asked for has one
+constexpr uint64_t kBodyBytesMax = 1024;  // no valid request has a body
 constexpr auto kPatience = std::chrono::seconds(10);
 constexpr auto kStreamPause = std::chrono::milliseconds(500);  // between two looks of a stream
 
-// Nothing from elsewhere, nothing inline, in nobody's frame.
+// No external sources, no inline code, no framing by other pages.
 constexpr const char* kPolicy =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; "
@@ -61,7 +61,7 @@ class PageServer::Engine {
   }
 
  private:
-  // A peer's mishap is the peer's; lack of memory ends the program.
+  // A failed conversation ends alone; lack of memory ends the program.
   void Spawn(asio::awaitable<void> task) {
     asio::co_spawn(context_, std::move(task), [](const std::exception_ptr& failure) {
       if (failure == nullptr) return;
@@ -77,7 +77,7 @@ class PageServer::Engine {
   asio::awaitable<void> Accept() {
     while (true) {
       auto [error, socket] = co_await acceptor_.async_accept(kAsTuple);
-      if (error) {  // no descriptor left: let those that are open end first
+      if (error) {  // out of descriptors: wait for open connections to end
         asio::steady_timer pause(context_, std::chrono::milliseconds(100));
         co_await pause.async_wait(kAsTuple);
       } else if (connections_ < kConnectionsMax) {
@@ -119,7 +119,7 @@ class PageServer::Engine {
     stream.socket().shutdown(Tcp::socket::shutdown_send, ignored);
   }
 
-  // One look after the other, a line each, until the browser leaves or reads no more.
+  // Sends looks, one line each, until the browser leaves or stops reading.
   asio::awaitable<void> Push(Stream* stream, const PageAnswer& answer, const Request& request) {
     Response head = ResponseOf(answer, request);
     head.content_length(boost::none);
@@ -158,7 +158,7 @@ class PageServer::Engine {
     return response;
   }
 
-  // Counts the conversations; also when one ends by an exception.
+  // Counts conversations, also those that end by an exception.
   class Counted {
    public:
     explicit Counted(uint32_t* count) : count_(count) { ++*count_; }
@@ -173,7 +173,7 @@ class PageServer::Engine {
   PageDesk desk_;
   uint32_t connections_ = 0;  // outlives the context, whose destruction ends coroutines
   asio::io_context context_{1};
-  // (the type says how addresses look, and none is asked for: IPv6 is served too)
+  // (the type defines the address format, and none is asked for: IPv6 is served too)
   Tcp::acceptor acceptor_;
 };
 

@@ -1,9 +1,9 @@
-// PageServer: HTTP/1.1 on the loopback, by which a browser on this machine gets the page of `memctl
-// page`.
+// PageServer: an HTTP/1.1 server on the loopback interface that serves the page of `memctl page` to
+// browsers on this machine.
 //
-// One thread. While memserver does not answer, nobody else is answered either, for at most the
-// time-out of the invocation.
-// The one door to Boost.Beast beside send_http.cpp is page_server.cpp.
+// One thread. While memserver does not answer, all other requests wait, for at most the time-out of
+// the invocation.
+// The one door to Boost.Beast besides send_http.cpp is page_server.cpp.
 #pragma once
 
 #include <memory>
@@ -16,21 +16,21 @@ namespace tidepool::client {
 
 class PageServer {
  public:
-  // Listens. Errors: kConfigBadValue (--listen is no address of the loopback), kSocketFailed,
+  // Starts to listen. Errors: kConfigBadValue (--listen is not a loopback address), kSocketFailed,
   // kNotReady.
   static Result<std::unique_ptr<PageServer>> Open(const Invocation& invocation);
   ~PageServer();
   PageServer(const PageServer&) = delete;
   PageServer& operator=(const PageServer&) = delete;
 
-  // "http://127.0.0.1:8642/#KEY". What stands behind the # is never sent by itself, nor to another
-  // page.
+  // "http://127.0.0.1:8642/#KEY". A browser never sends the part after the # by itself, nor to
+  // another page.
   const std::string& url() const { return url_; }
-  // Until the process ends.
+  // Runs until the process ends.
   Status Serve();
 
  private:
-  class Engine;  // everything of Asio and Beast
+  class Engine;  // all state of Asio and Beast
   PageServer(std::unique_ptr<Engine> engine, std::string url);
   std::unique_ptr<Engine> engine_;
   const std::string url_;

@@ -3,11 +3,11 @@
 const style = () => getComputedStyle(document.documentElement);
 export const colour = (name) => style().getPropertyValue("--" + name).trim();
 
-// Letter of the admin API -> colour. In the row of an rCache '.' means that the rank does not hold the chunk.
+// Letter of the admin API -> colour. In an rCache's row '.' means that the rank does not hold the chunk.
 const INKS = { C: "held", ">": "coming", "<": "going", _: "empty", ".": "resident", g: "arriving", G: "complete", O: "due", A: "updating", "=": "frozen", N: "nvme", "-": "absent" };
-// When several chunks share a column, the letter that stands furthest left is shown, as in `memctl residency`.
+// If several chunks share a column, it shows the leftmost of these letters, as `memctl residency` does.
 const PRIORITY = "AO><gGN_C.=-";
-export const QUIET = ".-_";  // drawn without their letter
+export const QUIET = ".-_";  // drawn without a letter
 
 export const inkOf = (letter, kind) => (kind === "rcache" && letter === "." ? "absent" : INKS[letter] || "soft");
 
@@ -15,7 +15,7 @@ export function lettersOf(runs) {
   return runs.map(([letter, count]) => letter.repeat(count)).join("");
 }
 
-// A context in CSS pixels, as large as the canvas is shown.
+// A drawing context in CSS pixels, sized as the canvas is displayed.
 function contextOf(canvas) {
   const scale = window.devicePixelRatio || 1, width = canvas.clientWidth, height = canvas.clientHeight;
   const wide = Math.max(1, Math.round(width * scale)), high = Math.max(1, Math.round(height * scale));
@@ -26,16 +26,16 @@ function contextOf(canvas) {
   return { context, width, height };
 }
 
-// How many chunks share a column where `width` pixels are there for `count` chunks.
+// The number of chunks per column for `count` chunks in `width` pixels.
 export const foldOf = (count, width) => Math.max(1, Math.ceil((count * 3) / Math.max(width, 3)));
 
-// The letter that a column shows for its chunks: the first by priority.
+// The letter of a column's chunks with the highest priority.
 function shown(part) {
   for (const letter of PRIORITY) if (part.includes(letter)) return letter;
   return part[0];
 }
 
-// One place of a job: a cell for each chunk.
+// One row of a job: a cell per chunk.
 export function paintRow(canvas, letters, kind) {
   const { context, width, height } = contextOf(canvas);
   const fold = foldOf(letters.length, width), columns = Math.ceil(letters.length / fold), cell = width / columns, gap = cell >= 8 ? 2 : cell >= 5 ? 1 : 0;
@@ -69,7 +69,7 @@ function summary(letters) {
   return [...counts].map(([letter, count]) => `${letter} ${count}`).join(", ");
 }
 
-// Numbers of chunks above the cells.
+// Chunk numbers above the cells.
 export function paintRuler(canvas, count) {
   const { context, width, height } = contextOf(canvas);
   const cell = width / count, apart = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 50000].find((n) => n * cell >= 44) || count;
@@ -104,7 +104,7 @@ export function paintRate(canvas, values, room) {
 
 export const PHASES = [["forward", "coming"], ["backward", "going"], ["ending", "complete"], ["updating", "updating"]];
 
-// The last `seconds` of a job: what phase the looks saw, where steps were sealed, and how long each took (shaded: fetches that waited).
+// The last `seconds` of a job: the phases seen by the looks, the sealed steps and their durations (shaded: fetches that waited).
 export function paintSteps(canvas, samples, seconds) {
   const { context, width, height } = contextOf(canvas);
   if (samples.length === 0) return;

@@ -23,18 +23,18 @@ struct Mark {
 };
 // What a chart shows.
 struct ChartOf {
-  // From left to right, in order, one at least; as many as each curve has values.
+  // X values in ascending order, at least one; each curve has as many values.
   std::vector<double> at;
   std::vector<Curve> curves;
-  double most = 1;          // at the top; 0 is at the bottom
+  double most = 1;          // the top of the scale; 0 is the bottom
   std::vector<Mark> marks;  // red dots
-  std::string span;         // what the axes are, in words
+  std::string span;         // the axes, in words
 };
-// The chart with its key below.
+// The chart with its legend below.
 std::string Chart(const ChartOf& chart);
 
 // Text with its special characters escaped.
 std::string InPage(const std::string& text);
-std::string Number(double value);  // with one digit behind the point
+std::string Number(double value);  // with one digit after the point
 
 }  // namespace tidepool::client

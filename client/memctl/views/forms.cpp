@@ -11,7 +11,7 @@ namespace {
 
 using Kind = JsonTree::Kind;
 
-// Words that YAML takes for something else than a text.
+// Words that YAML does not read as text.
 bool IsYamlWord(std::string text) {
   constexpr auto kWords = std::to_array<std::string_view>(
       {"true", "false", "null", "yes", "no", "on", "off", "y", "n"});
@@ -20,7 +20,7 @@ bool IsYamlWord(std::string text) {
   return std::find(kWords.begin(), kWords.end(), text) != kWords.end();
 }
 
-// A text without quotes where it cannot be mistaken; else as in JSON, which YAML reads too.
+// A text without quotes if it is unambiguous; else as in JSON, which YAML reads too.
 std::string YamlText(const std::string& quoted) {
   const std::string text = quoted.substr(1, quoted.size() - 2);
   const auto plain = [](unsigned char c) {
@@ -44,7 +44,7 @@ std::string YamlScalar(const std::string& scalar) {
   return scalar.substr(0, exponent) + ".0" + scalar.substr(exponent);
 }
 
-// What stands on the line of its key: a scalar, or a list of scalars that is not long.
+// Values on the line of their key: a scalar, or a short list of scalars.
 bool IsShort(const JsonTree& tree) {
   constexpr size_t kListMax = 80;
   size_t length = 0;
@@ -64,8 +64,7 @@ std::string ShortText(const JsonTree& tree) {
   return text + "]";
 }
 
-// `first`: what stands before the first line instead of the indent ("- " of a list's element is
-// there already).
+// `first`: replaces the indent of the first line ("- " of a list element is already written).
 void AppendYaml(const JsonTree& tree, size_t indent, bool on_line, std::string* text) {
   const auto begin = [&](bool first) { *text += first && on_line ? "" : std::string(indent, ' '); };
   bool first = true;

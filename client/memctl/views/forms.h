@@ -1,4 +1,4 @@
-// Forms: an answer in JSON as lines or as YAML: the same keys and the same numbers.
+// Forms: converts a JSON answer to lines or YAML with the same keys and the same numbers.
 //
 // One thread; pure functions.
 #pragma once
@@ -10,13 +10,12 @@
 
 namespace tidepool::client {
 
-// A line for each element of the array `list` of the document; the whole document on one line where
-// `list` is empty, or not there.
-// Errors: kHandshakeBad.
+// One line per element of the document's array `list`; the whole document on one line if `list` is
+// empty or missing. Errors: kHandshakeBad.
 Result<std::string> AsJsonLines(std::string_view json, std::string_view list);
-// In block style; lists of plain values on one line. Errors: kHandshakeBad.
+// In block style; short lists of scalars on one line. Errors: kHandshakeBad.
 Result<std::string> AsYaml(std::string_view json);
-// A line of JSON each to elements of one list. Errors: kHandshakeBad.
+// Converts lines of JSON to one YAML list. Errors: kHandshakeBad.
 Result<std::string> LinesAsYaml(std::string_view lines);
 
 }  // namespace tidepool::client

@@ -11,8 +11,8 @@ namespace {
 
 constexpr size_t kDepthMax = 64;
 
-// What the parser of Boost.JSON tells of, put together; it would turn numbers into other ones of
-// the same value, so their text is kept.
+// Builds the tree from the events of Boost.JSON's parser. Keeps the text of numbers, which the
+// parser would convert.
 class TreeBuilder {
  public:
   static constexpr std::size_t max_object_size = SIZE_MAX, max_array_size = SIZE_MAX,
@@ -58,8 +58,7 @@ class TreeBuilder {
     Keep(rest);
     return Scalar(std::exchange(text_, {}));
   }
-  // Where the next value belongs: the document, behind the last element, or under the key that has
-  // come.
+  // The place of the next value: the document, after the last element, or under the last key.
   JsonTree* Place() {
     JsonTree* const parent = open_.back();
     if (!begun_) return parent;
@@ -83,9 +82,9 @@ class TreeBuilder {
     return true;
   }
 
-  // The document, and what is not closed in it; their parents do not grow meanwhile.
+  // The document, and its open containers; their parents do not grow meanwhile.
   std::vector<JsonTree*> open_;
-  bool begun_ = false;  // the document's own value
+  bool begun_ = false;  // whether the document's own value has begun
   std::string text_;
 };
 

@@ -1,4 +1,4 @@
-// JsonTree: a JSON document in the order in which it came. Numbers keep their bytes, so that output
+// JsonTree: a JSON document with its member order kept. Numbers keep their text, so that output
 // made from it has the server's numbers.
 //
 // One thread; a value type.
@@ -21,9 +21,9 @@ struct JsonTree {
   // Members of an object; keys with their quotes.
   std::vector<std::pair<std::string, JsonTree>> members = {};
 
-  // A member of an object; null where it does not have it. `key` without quotes.
+  // The member of an object; null if missing. `key` without quotes.
   const JsonTree* Find(std::string_view key) const;
-  std::string Text() const;  // on one line, without blanks
+  std::string Text() const;  // on one line, without spaces
 };
 
 // Errors: kHandshakeBad (not JSON, or deeper than 64).

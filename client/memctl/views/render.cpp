@@ -15,7 +15,7 @@ std::string Ranks(const std::vector<uint64_t>& ranks) {
   return text.empty() ? "-" : text;
 }
 
-// The node where a GPU's staging lies, "-" for other devices.
+// The node of a GPU's staging memory, "-" for other devices.
 std::string StagingOf(const TopologyView& topology, const TopologyDevice& device) {
   for (const TopologyStaging& stage : topology.staging) {
     if (stage.gpu == device.address) return std::to_string(stage.node);
@@ -39,7 +39,7 @@ void AddLate(const NvmeView& nvme, Lines* lines) {
   }
 }
 
-// Adds the pieces that a drive did not take.
+// Adds the pieces that a drive failed to write.
 void AddUnwritten(const NvmeView& nvme, Lines* lines) {
   if (nvme.writes_failed + nvme.pieces_in_pool + nvme.pieces_waiting == 0) return;
   lines->push_back("WARNING " + Plural(nvme.writes_failed, "write") + " failed; " +
@@ -260,9 +260,9 @@ Lines RenderNvme(const NvmeView& nvme, const Style& style) {
 
 namespace {
 
-// What a fetch of the whole chunk moves, and what `residency` counts.
+// The bytes of a fetch of the whole chunk, as in `residency`.
 std::string WeightsText(const ChunkView& chunk) {
-  if (chunk.dtype.empty()) return "-";  // a recording of a former release
+  if (chunk.dtype.empty()) return "-";  // a recording of an earlier release
   return FormatBytes(chunk.elements * (chunk.dtype == "fp32" ? 4 : 2));
 }
 

@@ -1,7 +1,6 @@
-// Render: views as lines of text for people.
+// Render: formats views as lines of text for people.
 //
-// One thread; pure functions: the same view and style give the same lines, with a terminal or
-// without.
+// One thread; pure functions: the same view and style give the same lines, on a terminal or not.
 #pragma once
 
 #include <string>
@@ -11,12 +10,12 @@
 
 namespace tidepool::client {
 
-// How lines look.
+// Output style.
 struct Style {
   size_t width = 100;  // columns of the terminal
   bool header = true;
   bool color = false;
-  bool wide = false;  // more columns, where there are some
+  bool wide = false;  // show more columns, if there are any
 };
 
 using Lines = std::vector<std::string>;
@@ -24,26 +23,26 @@ using Lines = std::vector<std::string>;
 // "1 rank", "2 ranks".
 std::string Plural(uint64_t count, const std::string& noun);
 
-// One screen: memserver itself.
+// One screen: memserver's own status.
 Lines RenderStatus(const StatusView& status, const Style& style);
 // The state of a job, or that it is suspended.
 std::string StateText(const JobView& job);
-// " until 13:05" for a job without ranks that is kept so long; else empty.
+// " until 13:05" for a job without ranks that is kept until then; else empty.
 std::string KeptText(const JobView& job);
 Lines RenderJobs(const std::vector<JobView>& jobs, const Style& style);
-// Two tables: accounts, and the ranks that wait (where there are some).
+// Two tables: accounts, and waiting ranks (if any).
 Lines RenderNvme(const NvmeView& nvme, const Style& style);
 Lines RenderQuotas(const QuotasView& quotas, const Style& style);
 Lines RenderChunks(const ChunksView& chunks, const Style& style);
 Lines RenderTensors(const TensorsView& tensors, const Style& style);
-// One line an event: times, levels and what happened.
+// One line per event: time, level and message.
 Lines RenderEvents(const std::vector<EventView>& events);
-// Nodes with their CPUs, share of the pool and workers, then root complexes with their GPUs and
+// Nodes with their CPUs, share of the pool and workers; then root complexes with their GPUs and
 // drives.
 Lines RenderTopology(const TopologyView& topology, const Style& style);
 // Settings with their origins, then quotas.
 Lines RenderConfig(const ConfigView& config, const Style& style);
-// The picture chunks x places: one column a chunk, folded where the terminal is too narrow.
+// A grid of chunks x tiers: one column per chunk, folded if the terminal is too narrow.
 Lines RenderResidency(const ResidencyView& residency, const Style& style);
 
 }  // namespace tidepool::client

@@ -1,4 +1,4 @@
-// RenderStatus: one screen: memserver itself.
+// RenderStatus: one screen: memserver's own status.
 #include <algorithm>
 
 #include "base/units.h"
@@ -31,7 +31,7 @@ std::string Pages(const StatusView& status) {
 }
 
 // "cuda:0    NVIDIA H200, 140 GiB, 1 rank; 477 MiB taken by memserver; the whole pool is
-// registered", and what is wrong with it.
+// registered", and any problems.
 void AddGpu(const GpuView& gpu, const Style& style, Lines* lines) {
   std::string line = Printable(gpu.name);
   line.resize(std::max<size_t>(line.size() + 1, 10), ' ');

@@ -9,10 +9,10 @@ namespace tidepool::client {
 namespace {
 
 constexpr size_t kLabelWidth = 14;
-constexpr size_t kUsedWidth = 25;  // at least; of the column "used / limit"
+constexpr size_t kUsedWidth = 25;  // minimum of the column "used / limit"
 constexpr size_t kColumnsMin = 10;
-// When several chunks share a column, the letter that stands furthest left here is shown: what
-// moves matters more than what rests.
+// If several chunks share a column, it shows the leftmost of these letters: activity has priority
+// over rest.
 constexpr const char* kPriority = "AO><gGN_C.=-";
 
 // ANSI colour of a state letter; null for the terminal's own.
@@ -25,7 +25,7 @@ const char* ColorOf(char letter) {
     case 'g':
     case 'G':
       return "\033[33m";  // yellow: gradients
-    // States on their way, or away from the host.
+    // States in flight, or not on the host.
     case 'O':
     case 'A': return "\033[35m";  // magenta: the optimizer's
     case 'U':
@@ -33,7 +33,7 @@ const char* ColorOf(char letter) {
     case 'w':
     case 'N':
       return "\033[36m";  // cyan: on a GPU, on NVMe
-    // What rests.
+    // States at rest.
     case '-':
     case '=': return "\033[34m";  // blue: read only
     case '_': return "\033[2m";   // dim: nothing there yet
@@ -64,7 +64,7 @@ size_t PriorityOf(char letter) {
                                          : static_cast<size_t>(at - kPriority);
 }
 
-// One letter for `fold` chunks. An rCache column that holds only some of its chunks is 'c'.
+// One letter per `fold` chunks. An rCache column that holds only some of its chunks is 'c'.
 std::string Folded(const std::string& letters, size_t fold) {
   if (fold == 1) return letters;
   std::string out;
@@ -78,7 +78,7 @@ std::string Folded(const std::string& letters, size_t fold) {
   return out;
 }
 
-// Numbers of chunks above every tenth column.
+// Chunk numbers above every tenth column.
 std::string Ruler(size_t columns, size_t fold) {
   std::string ruler;
   for (size_t column = 0; column < columns; column += 10) {
@@ -121,7 +121,7 @@ void AppendLegend(const ResidencyView& residency, bool folded, const Style& styl
   lines->push_back(line);
 }
 
-// "backward of micro-batch 2/4: 7/20 chunks"; what the state says already is left out.
+// "backward of micro-batch 2/4: 7/20 chunks"; leaves out what the state already says.
 std::string ProgressOf(const ResidencyJob& job) {
   if (job.phase.empty()) return "";
   std::string text = job.phase == job.state ? "" : " " + Printable(job.phase);
@@ -143,7 +143,7 @@ std::string TitleOf(const ResidencyJob& job, size_t fold) {
   return title;
 }
 
-// Returns how many chunks share a column.
+// Returns the number of chunks per column.
 size_t AppendJob(const ResidencyJob& job, const Style& style, Lines* lines) {
   size_t label_width = kLabelWidth, used_width = kUsedWidth;
   for (const ResidencyRow& row : job.rows) {
@@ -175,7 +175,7 @@ size_t AppendJob(const ResidencyJob& job, const Style& style, Lines* lines) {
   return fold;
 }
 
-// A line for each layer or tensor: a letter for each rank, then those of the other places.
+// A line per layer or tensor: a letter per rank, then those of the other rows.
 void AppendTable(const std::string& by, const ResidencyJob& job, const Style& style, Lines* lines) {
   std::vector<Table::Column> titles{
       {by == "layer" ? "LAYER" : "TENSOR"}, {"CHUNKS", true}, {"BYTES", true}, {"RCACHES"}};
@@ -206,7 +206,7 @@ void AppendTable(const std::string& by, const ResidencyJob& job, const Style& st
   lines->insert(lines->end(), rows.begin(), rows.end());
 }
 
-// "188 MiB: 7 ., 1 O" of the places of one kind; the letters of rCaches are summed over the ranks.
+// "188 MiB: 7 ., 1 O" for the rows of one kind; sums the letters of rCaches over the ranks.
 std::string SumsOf(const ResidencyJob& job, const std::string& place) {
   std::string text, bytes;
   std::vector<std::pair<char, uint64_t>> sums;

@@ -1,4 +1,4 @@
-// Shown: what one command of memctl has to print.
+// Shown: the output of one memctl command.
 //
 // A value.
 #pragma once
@@ -11,9 +11,9 @@ namespace tidepool::client {
 struct Shown {
   std::string result;
   std::string remark;
-  int exit_code = 0;        // what a command has found out, where that is no error
-  std::string cursor = {};  // where the next one of a --watch goes on
-  std::string answer = {};  // of a change, as it came
+  int exit_code = 0;        // the command's finding, if it is not an error
+  std::string cursor = {};  // where the next round of --watch continues
+  std::string answer = {};  // of a change, unmodified
 };
 
 }  // namespace tidepool::client

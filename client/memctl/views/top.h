@@ -1,6 +1,6 @@
-// Top: what moves: rates between two looks at the server, one line a job.
+// Top: rates between two looks at the server, one line per job.
 //
-// One thread; takes as long as lies between the two looks.
+// One thread; blocks for the time between the two looks.
 #pragma once
 
 #include <cstdint>
@@ -18,29 +18,28 @@ namespace tidepool::client {
 struct TopJob {
   JobView job;
   double steps_a_second = 0, optimizer_bytes_a_second = 0;
-  double optimizer_share = 0;  // share of what all jobs had in this time
+  double optimizer_share = 0;  // share of all jobs' optimizer traffic in this interval
 };
 
-// The rates of all, and what the server said at the end.
+// All jobs' rates, and the status at the end.
 struct TopView {
   StatusView status;  // at the end
   double seconds = 0;
-  // A second.
+  // Per second.
   double bytes_to_ranks = 0, bytes_from_ranks = 0, parameters = 0, nvme_read = 0, nvme_written = 0;
-  // The busiest first.
+  // The busiest job first.
   std::vector<TopJob> jobs;
 };
 
-// What a moment is made of.
+// The answers of one look.
 struct TopLook {
   StatusView status;
   std::vector<JobView> jobs;
 };
-// Jobs that were not there at the first look have no rates yet; counters that began anew count as
-// 0.
+// Jobs missing in the first look have no rates yet; restarted counters count as 0.
 TopView Compare(const TopLook& before, const TopLook& after);
 
-// Looks twice, --watch apart (1 s).
+// Takes two looks, --watch apart (1 s).
 Result<Shown> RunTop(const Invocation& invocation, const Style& style);
 
 }  // namespace tidepool::client

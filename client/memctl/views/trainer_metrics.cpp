@@ -18,7 +18,7 @@ std::string Percent(double share) {
   return Number(100 * share) + " %";
 }
 
-// What all steps come to, in words.
+// The totals of all steps, in words.
 std::string Sums(const std::vector<StepMetrics>& steps) {
   StepMetrics all;
   uint64_t planned = 0, late_steps = 0;
@@ -73,7 +73,7 @@ Result<std::vector<StepMetrics>> ReadMetrics(const std::string& path) {
   if (!file)
     return Status(ErrorId::kFileUnreadable, "the trainer's metrics cannot be read").Where(path);
   std::vector<StepMetrics> steps;
-  // A line without its end is being written.
+  // A line without its end is still being written.
   for (std::string line; std::getline(file, line) && !file.eof();) {
     StepMetrics step;
     bool told = true;

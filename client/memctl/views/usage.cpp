@@ -17,7 +17,7 @@ std::string Listed(const std::vector<std::string>& words) {
   return text;
 }
 
-// What other programs call what a command of ours does.
+// Other programs' names for our commands.
 struct OtherName {
   std::string_view word, command;
 };
