@@ -19,7 +19,7 @@ const char* NameOf(shm::Op op) {
   return kNames[static_cast<uint32_t>(op)];
 }
 
-// A user's numbers, which only the server had looked at.
+// The user's hyperparameters, which only the server had checked.
 Status WhyNoStep(const shm::EndStepRequest& end) {
   return Status(ErrorId::kConfigBadValue, "a step cannot be taken with learning rate " +
                                               std::to_string(end.learning_rate) +

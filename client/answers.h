@@ -1,4 +1,4 @@
-// Answers: what the server's completion of a request means for who asked.
+// Answers: translates the server's completion of a request into an outcome or an error.
 //
 // Pure functions; any thread.
 #pragma once
@@ -12,10 +12,10 @@
 
 namespace tidepool::client {
 
-// What was asked for, for error texts: "fetch chunk 3".
+// The request in words, for error texts: "fetch chunk 3".
 std::string Described(const shm::Request& request);
-// The outcome, or the error that the completion names, with the request and the job that it is of.
-// A step end whose numbers the server refused is kConfigBadValue, with these numbers.
+// The outcome, or the completion's error with its request and job. If the server refused the
+// numbers of a step end, the error is kConfigBadValue with these numbers.
 Result<Outcome> OutcomeOf(const shm::Completion& completion, const shm::Request& request,
                           JobId job);
 

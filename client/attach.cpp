@@ -27,7 +27,7 @@ Status SendSpec(ControlChannel* channel, const shm::JobSpec& spec, const RankNam
 
   shm::HelloFrame hello;
   hello.protocols = OfferedWith(brought);
-  // A server of an earlier version would take the types for damage.
+  // A server of an earlier version would take the dtypes for corruption.
   if (spec.HasOwnDTypes())
     hello.protocols.lowest = std::max(hello.protocols.lowest, shm::kAbiDTypes);
   if (spec.sums_gradients != 0)
@@ -115,7 +115,7 @@ Status CheckProtocol(uint32_t agreed) {
                     ", which was not offered: this program speaks " + Text(shm::kOwnProtocols));
 }
 
-// The next word of a server that has put the rank into its queue because of `why`.
+// The next message of a server that has queued the rank because of `why`.
 Result<ReceivedFrame> AwaitRoom(ControlChannel* channel, const AttachWaits& waits,
                                 const Status& why) {
   constexpr int64_t kSliceNs = 200 * kNsPerMs;
@@ -141,7 +141,7 @@ Result<ReceivedFrame> AwaitTurn(ControlChannel* channel, const AttachWaits& wait
       return Status(ErrorId::kHandshakeBad, "the server queued a rank that does not wait");
 
     const Status why = queued->why;
-    if (why.ok()) {  // its turn has come: what follows is the preparation
+    if (why.ok()) {  // its turn has come: preparation follows
       TP_ASSIGN_OR_RETURN(answer, channel->Await(waits.timeout_ns));
       continue;
     }
@@ -151,8 +151,7 @@ Result<ReceivedFrame> AwaitTurn(ControlChannel* channel, const AttachWaits& wait
   return answer;
 }
 
-// The answer that both handshakes end with: the frame that grants the session, or why there is
-// none.
+// The last answer of both handshakes: the frame that grants the session, or the refusal.
 template <typename Grant>
 Result<ReceivedFrame> AwaitGrant(ControlChannel* channel, const AttachWaits& waits) {
   TP_ASSIGN_OR_RETURN(ReceivedFrame answer, AwaitTurn(channel, waits));
@@ -171,13 +170,13 @@ Result<ReceivedFrame> AwaitGrant(ControlChannel* channel, const AttachWaits& wai
                 std::string("the server answered the greeting with ") + shm::NameOf(answer.frame));
 }
 
-// A server that refuses early stops reading; its reason is then already on its way and says more
+// A server that refuses early stops reading; its reason is then already in the socket and says more
 // than the broken connection.
 Status WhyRefused(const Status& sent, const Status& answer) {
   return sent.ok() || answer.id() != ErrorId::kServerGone ? answer : sent;
 }
 
-// A server before version 5 says of the greeting only that it came with a descriptor.
+// A server before version 5 only reports that the greeting came with a descriptor.
 Status WithHint(Status refused, const BroughtMemory* brought) {
   if (brought == nullptr || refused.id() != ErrorId::kHandshakeBad || !refused.fix().empty())
     return refused;

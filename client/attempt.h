@@ -1,9 +1,9 @@
-// Attempt: to which attempt at the open step a rank's gradients and ends of steps belong, as far as
-// the rank can know (shm/messages.h).
+// Attempt: the attempt at the open step to which a rank's gradients and step ends belong, as far as
+// the rank knows (shm/messages.h).
 //
-// One thread; a value. A rank hears the number when it attaches, and counts from there. A server of
-// an earlier version says nothing of it: then the rank knows it from the next sealed step on, and
-// until then its requests name none.
+// One thread; a value. A rank receives the number when it attaches, and counts from there. Servers
+// of earlier versions do not send it: the rank then knows it from the next sealed step on, and its
+// requests name none until then.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ class Attempt {
  public:
   explicit Attempt(std::optional<uint32_t> open = std::nullopt) : open_(open) {}
 
-  // Names the attempt in the flags of a new request, where it counts.
+  // Writes the attempt into the flags of a new request that needs it.
   void Name(shm::Request* request) const {
     const bool counts = Is(*request, shm::Op::kSubmitGradient) || Is(*request, shm::Op::kEndStep) ||
                         shm::IsStepNumbers(*request);
     if (counts && open_) request->flags |= shm::FlagsOfAttempt(*open_);
   }
-  // Learns from a `request` that was answered with `error` in a session of version `protocol`.
+  // Updates the attempt after `request` was answered with `error` under version `protocol`.
   void Follow(const shm::Request& request, ErrorId error, uint32_t protocol) {
     if (!Is(request, shm::Op::kEndStep)) return;
     if (error == ErrorId::kNone) open_ = 0;

@@ -1,5 +1,5 @@
-// How MemClient goes on when its server has ended: it waits for the server that takes the job over,
-// and sends again what was not answered.
+// How MemClient continues after its server has ended: it waits for the server that takes the job
+// over, and sends unanswered requests again.
 #include <array>
 #include <span>
 #include <utility>
@@ -41,9 +41,8 @@ Status MemClient::ComeBack() {
   return Status();
 }
 
-// What the server before has copied for streams that are past it is not asked for again: a fetch
-// may have been used and overwritten since, and of a gradient kept memory has it
-// (shm/flag_pages.h).
+// Copies that the former server completed for streams are not requested again: a fetch may have
+// been used and overwritten since, and a gradient is in kept memory (shm/flag_pages.h).
 void MemClient::SettleCopied() {
   if (flags_.is_null()) return;
   requests_.ForEachUnanswered([this](Ticket ticket, RequestLog::Entry* entry) {
@@ -106,7 +105,7 @@ Result<size_t> MemClient::SendAgain() {
   return requests.size();
 }
 
-// What the streams of these requests wait for is written here (TakeCompletions).
+// The words that these requests' streams wait for are stored here (TakeCompletions).
 void MemClient::SendParked() {
   while (const shm::Request* request = parked_.Ready(flags_, requests_)) {
     if (!Push(*request, shm::More::kNo)) return;

@@ -1,7 +1,7 @@
-// ControlChannel: the trainer's end of the control socket: frames out and in, with time limits.
+// ControlChannel: the trainer's end of the control socket; frames are subject to time limits.
 //
-// One thread. Owns the socket; closing it (the destructor) ends the session on the server. Time
-// limits are those of its clock, which outlives it.
+// One thread. Owns the socket; closing it (the destructor) ends the session on the server. Its
+// clock measures the time limits and outlives it.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +20,19 @@ namespace tidepool::client {
 // A frame, and the descriptors that came with it.
 struct ReceivedFrame {
   shm::Frame frame;
-  std::vector<UniqueFd> fds;  // exactly as many as the frame must bring
+  std::vector<UniqueFd> fds;  // exactly as many as the frame requires
 };
 
 class ControlChannel {
  public:
-  // Connects to the server of `socket_dir`; tries again until `timeout_ns` when none is there yet.
-  // Errors: kNoServer, kSocketFailed.
+  // Connects to the server of `socket_dir`; retries for `timeout_ns` if none is there yet. Errors:
+  // kNoServer, kSocketFailed.
   static Result<ControlChannel> Open(Clock* clock, const std::string& socket_dir,
                                      int64_t timeout_ns);
 
   // Waits for room in the socket at most `timeout_ns`. Errors: kServerGone, kWaitTimeout.
   Status Send(const shm::Frame& frame, int64_t timeout_ns, std::span<const int> fds = {});
-  // The next frame, or none when nothing has arrived. Errors: kServerGone (the socket is closed),
+  // The next frame; nullopt when none has arrived. Errors: kServerGone (the socket is closed),
   // kHandshakeBad.
   Result<std::optional<ReceivedFrame>> Poll();
   // Waits for a frame. Errors: as Poll, and kWaitTimeout.

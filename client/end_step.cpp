@@ -1,5 +1,5 @@
-// How MemClient ends a step: what is said of it first, then the end itself; and how a job begins
-// behind one.
+// How MemClient ends a step: statements about it first, then the end itself; and how a job begins
+// after a given step.
 #include <vector>
 
 #include "base/point.h"
@@ -26,7 +26,7 @@ Result<Ticket> MemClient::StartEndStep(const StepEnd& end) {
   return ticket;
 }
 
-// What comes before the end of a step, if there is anything.
+// Sends what must precede the end of a step, if anything.
 Status MemClient::StartNumbers(const StepEnd& end) {
   TP_RETURN_IF_ERROR(Usable());
   const bool known = session_.port->protocol() >= shm::kAbiNumbers;

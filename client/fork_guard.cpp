@@ -8,7 +8,7 @@ namespace tidepool::client {
 
 namespace {
 
-// Forks between the first process that made a guard and this one.
+// Number of forks since the first process that made a guard.
 std::atomic<uint64_t> generation{0};
 
 void CountFork() {

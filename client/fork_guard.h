@@ -1,4 +1,4 @@
-// ForkGuard: tells the process that made something from the children that inherited it by fork,
+// ForkGuard: distinguishes the process that made an object from children that inherited it by fork,
 // without a system call.
 //
 // One thread per object; Inherited may be called in any process. Children made by a bare clone

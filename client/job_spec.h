@@ -1,5 +1,4 @@
-// The job description, under the name by which a trainer knows it: a trainer includes client, never
-// shm.
+// The job specification under client's name: a trainer includes client, never shm.
 #pragma once
 
 #include "shm/spec/encode.h"

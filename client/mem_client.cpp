@@ -22,7 +22,7 @@ namespace tidepool::client {
 
 namespace {
 
-// For the text that explains an end mark in the ring.
+// Time to wait for the text that explains an end mark in the ring.
 constexpr int64_t kLastWordsNs = 200 * kNsPerMs;
 
 shm::Request RequestOf(shm::Op op, const Range& range) {
@@ -38,7 +38,7 @@ shm::Request RequestOf(shm::Op op, const Range& range) {
 uint64_t RandomNonce(const Clock& clock) {
   uint64_t nonce = 0;
   if (getrandom(&nonce, sizeof nonce, 0) == sizeof nonce && nonce != 0) return nonce;
-  // Without the system's random numbers: two incarnations of one rank differ in pid and time.
+  // Without random numbers of the system: two incarnations of a rank differ in pid and time.
   const auto seed = static_cast<uint64_t>(clock.NowNs()) ^ (static_cast<uint64_t>(getpid()) << 40);
   return SplitMix64(seed).Next() | 1;
 }
@@ -71,7 +71,7 @@ MemClient::MemClient(const ClientOptions& options, std::string socket_dir, const
       session_(std::move(link.session)),
       attempt_(session_.attempt),
       flags_(session_.flags != nullptr ? session_.flags->data() : nullptr) {
-  // Chunks that are trained, and then the frozen ones.
+  // Trained chunks first, then frozen ones.
   for (size_t id = 0; id < spec.chunks.size() + spec.frozen.size(); ++id)
     element_bytes_.push_back(static_cast<uint8_t>(BytesOf(spec.DTypeOf(static_cast<ChunkId>(id)))));
 }
@@ -101,8 +101,8 @@ Result<Ticket> MemClient::StartClaimFrozen(ChunkId chunk) {
 Result<Ticket> MemClient::StartFetch(const Range& range, const Wanted& wanted) {
   shm::Request request = RequestOf(shm::Op::kFetch, range);
   request.version = wanted.version;
-  // Where the server made the rCache it has no order of GPUs to keep, and may be of a version that
-  // knows no such number.
+  // If the server made the rCache, it has no copy order for GPUs, and may be of a version that does
+  // not know this number.
   if (!flags_.is_null()) request.micro_batch = wanted.uses_ahead;
   auto ticket = Start(request);
   TP_POINT("client.fetch_sent");
@@ -137,7 +137,7 @@ Result<Ticket> MemClient::Start(shm::Request request) {
   return sent;
 }
 
-// In the words of the session's version: earlier ones know of no attempts.
+// Adapts the request to the session's version: earlier ones have no attempts.
 bool MemClient::Push(shm::Request request, shm::More more) {
   if (session_.port->protocol() < shm::kAbiAttempt && !TP_PLANTED("client.attempt_to_older_server"))
     request.flags &= shm::kResubmitted;
@@ -147,11 +147,11 @@ bool MemClient::Push(shm::Request request, shm::More more) {
 Status MemClient::PushWhenRoom(const shm::Request& request) {
   const int64_t end = clock_->NowNs() + options_.wait_timeout_ns - parked_ns_;
   const uint64_t comebacks = comebacks_;
-  // With at most kTicketsMax requests in flight the ring is never full for an honest server; a
-  // stopped one is waited for.
+  // With at most kTicketsMax requests in flight the ring is never full unless the server has
+  // stalled; then this waits.
   while (!Push(request, shm::More::kNo)) {
     TP_RETURN_IF_ERROR(CheckSession());
-    if (comebacks_ != comebacks) return Status();  // sent with all the others
+    if (comebacks_ != comebacks) return Status();  // resent with all the others
     if (clock_->NowNs() > end + parked_ns_)
       return Status(ErrorId::kWaitTimeout, "memserver does not read its request ring");
     session_.port->WaitForCompletion(clock_, kSliceNs, options_.spin_ns);
@@ -186,7 +186,7 @@ bool MemClient::Test(Ticket ticket) {
   const RequestLog::Entry* entry = requests_.Find(ticket);
   TP_CHECK(entry != nullptr, "a ticket was used after its outcome had been taken");
   if (entry->outcome.has_value() || !ended_.ok() || session_.port->Ended()) return true;
-  // A caller may test often: the system call that looks at the socket is made once a slice.
+  // A caller may test often, so the socket's system call is made once per slice.
   const int64_t now = clock_->NowNs();
   if (now - socket_looked_ns_ < kSliceNs) return false;
   socket_looked_ns_ = now;
@@ -198,7 +198,7 @@ Result<Outcome> MemClient::Wait(Ticket ticket) {
   RequestLog::Entry* entry = requests_.Find(ticket);
   TP_CHECK(entry != nullptr, "a ticket was used after its outcome had been taken");
   const int64_t end = clock_->NowNs() + options_.wait_timeout_ns - parked_ns_;
-  int64_t spin_ns = options_.spin_ns;  // only in the first slice: later ones are long waits
+  int64_t spin_ns = options_.spin_ns;  // only in the first slice: later slices are long waits
 
   for (;;) {
     TakeCompletions();
@@ -217,7 +217,7 @@ Result<Outcome> MemClient::Wait(Ticket ticket) {
     if (left <= 0) break;
     session_.port->WaitForCompletion(clock_, std::min(left, slice_ns()), spin_ns);
 
-    // The socket is looked at only when the slice brought nothing: a system call per request would
+    // The socket is checked only if the slice brought nothing: a system call per request would
     // double its cost.
     TakeCompletions();
     if (!entry->outcome) TP_RETURN_IF_ERROR(CheckSession());
@@ -294,7 +294,7 @@ Status MemClient::EndSession(Status why) {
   if (!ended_.ok()) return ended_;
   ended_ =
       why.ok() ? Status(ErrorId::kSessionEnded, "memserver ended this session") : std::move(why);
-  // No stream of this rank waits for a server that is gone.
+  // Releases streams of this rank that would wait for a lost server.
   if (!flags_.is_null()) flags_.PoisonDone();
   return ended_;
 }
@@ -316,7 +316,7 @@ Status MemClient::SendSchedule() {
   return Status();
 }
 
-// --- schedules, leaving ---
+// --- schedules and detaching ---
 
 Status MemClient::DeclareSchedule(std::span<const ChunkId> order) {
   TP_RETURN_IF_ERROR(Usable());
@@ -334,14 +334,14 @@ Status MemClient::Detach() {
   Status left = SayGoodbye(&sent);
   while (left.id() == ErrorId::kServerGone && options_.server_timeout_ns > 0) {
     left = ComeBack();
-    // The server that ended had taken down the job, or this rank of it.
+    // The ended server had removed the job, or this rank of it.
     const bool was_done =
         sent && (left.id() == ErrorId::kStatesLost || left.id() == ErrorId::kPeerLost);
     if (!left.ok() && !was_done) return left;
     left = was_done ? Status() : SayGoodbye(&sent);
   }
   (void)EndSession(Status(ErrorId::kSessionEnded, "this rank has detached from its job"));
-  // Who does not wait for a lost server takes its end for the answer.
+  // A caller that does not wait for lost servers takes the server's end as the answer.
   return left.id() == ErrorId::kServerGone ? Status() : left;
 }
 
@@ -350,8 +350,7 @@ Status MemClient::SayGoodbye(bool* sent) {
   if (status.ok()) *sent = true;
   TP_POINT("client.goodbye_sent");
   for (;;) {
-    // The server answers when it has taken the session down; then its memory is free for the next
-    // job.
+    // The server answers after taking the session down; its memory is then free for the next job.
     const auto last = channel_.Await(kControlTimeoutNs);
     if (!last.ok()) return status.ok() ? last.status() : status;
     if (std::holds_alternative<shm::EndedFrame>(last.value().frame)) return Status();

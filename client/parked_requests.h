@@ -1,8 +1,8 @@
-// ParkedRequests: requests that a server which ended has not answered, on their way to the next
-// server, where the rank brought its rCache.
+// ParkedRequests: requests that an ended server has not answered, waiting for the next server, if
+// the rank brought its rCache.
 //
-// One thread. They have no flags at the next server: each goes out in its order, when this rank's
-// streams have said that its memory may be copied to (shm/flag_pages.h).
+// One thread. These requests have no flags at the next server: each is sent in order, once this
+// rank's streams have released its memory for the copy (shm/flag_pages.h).
 #pragma once
 
 #include <cstddef>
@@ -20,20 +20,20 @@ bool IsCopy(const shm::Request& request);
 
 class ParkedRequests {
  public:
-  // Takes the place of all that were parked: the requests as RequestLog::Renumber gave them.
+  // Replaces all parked requests by those that RequestLog::Renumber returned.
   void Park(std::vector<shm::Request> requests) {
     requests_ = std::move(requests);
     sent_ = 0;
   }
   bool any() const { return sent_ < requests_.size(); }
-  // The next one in order, where it may be sent now; null: none, or its streams are not there yet.
+  // The next one in order, if it may be sent now; null: none, or its streams are not ready.
   const shm::Request* Ready(const shm::FlagPages& flags, const RequestLog& log) const;
-  // What Ready gave has been sent.
+  // The request of Ready has been sent.
   void Sent() { ++sent_; }
 
  private:
   std::vector<shm::Request> requests_;
-  size_t sent_ = 0;  // the first ones
+  size_t sent_ = 0;  // number of leading requests already sent
 };
 
 }  // namespace tidepool::client

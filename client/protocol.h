@@ -1,4 +1,4 @@
-// The newest version of the protocol between client and server, for `version` outputs.
+// The newest protocol version between client and server, for `version` output.
 #pragma once
 
 #include <cstdint>

@@ -13,8 +13,8 @@
 namespace tidepool::client {
 namespace {
 
-// The upload of one chunk. Two halves of the range take turns: one is on its way while the next is
-// read.
+// The upload of one chunk. The two halves of the range alternate: one is in flight while the next
+// is read.
 class FrozenUpload {
  public:
   FrozenUpload(MemClient* client, const shm::JobSpec& spec, const UploadRange& range,
@@ -35,7 +35,7 @@ class FrozenUpload {
       TP_ASSIGN_OR_RETURN(const Outcome outcome, client_->Wait(claim));
       if (outcome.bytes == bytes) return Status();
       const Status put = Put(index, id, bytes);
-      // Another one was faster, or memserver was started again.
+      // Another rank was faster, or memserver was restarted.
       const bool lost = put.id() == ErrorId::kUploadLost || put.id() == ErrorId::kChunkFrozen;
       if (!put.ok() && !lost) return put;
     }
@@ -49,7 +49,7 @@ class FrozenUpload {
       status = AwaitHalf(turn % 2);
       if (status.ok()) status = StartHalf(turn % 2, index, id, begin);
     }
-    // Both, whatever came of the first.
+    // Wait for both, whatever the result of the first.
     for (const uint64_t half : {0, 1}) {
       const Status ended = AwaitHalf(half);
       if (status.ok()) status = ended;
@@ -90,7 +90,7 @@ class FrozenUpload {
   const ReadFrozen& read_;
   const uint64_t half_bytes_;
   std::array<std::optional<Ticket>, 2> tickets_;
-  std::vector<std::byte> between_;  // what is copied to memory of a GPU
+  std::vector<std::byte> between_;  // source of copies to GPU memory
   uint64_t bytes_put_ = 0;
 };
 

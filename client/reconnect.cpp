@@ -15,15 +15,15 @@ namespace {
 constexpr int64_t kFirstPauseNs = 20 * kNsPerMs;
 constexpr int64_t kLongestPauseNs = 500 * kNsPerMs;
 
-// What a server that has just started may lack for a moment, while all ranks come back at once.
+// Resources that a just started server may lack briefly, while all ranks come back at once.
 bool LacksForNow(ErrorId id) {
   if (TP_PLANTED("client.shortage_is_final")) return false;
   return id == ErrorId::kMemoryMapFailed || id == ErrorId::kHostMemoryShort ||
          id == ErrorId::kInternal;
 }
 
-// What an attach waits for, over all servers that it meets: a queue is gone with its server, the
-// time spent in it is not.
+// The time limits of an attach, over all servers that it meets: a queue ends with its server, the
+// time spent in it counts on.
 class Attempts {
  public:
   explicit Attempts(const ClientOptions& options)
@@ -41,10 +41,10 @@ class Attempts {
     return Link{std::move(channel), std::move(session)};
   }
 
-  // After a try that did not succeed: pauses and allows another one, or says why there is none.
+  // After a failed try: pauses and allows another one, or returns the final error.
   Status Again(const Status& failed) {
     const ErrorId id = failed.id();
-    // A peer that dies while this rank attaches ends nothing yet: nothing was begun.
+    // A peer that dies while this rank attaches is no loss yet: nothing had begun.
     if ((id == ErrorId::kRankTaken || id == ErrorId::kPeerLost) && options_.attach_retry) {
       gone_.reset();
       return taken_.Pause() ? Status() : failed;
@@ -113,11 +113,11 @@ bool MayComeBack(ErrorId id) {
     case ErrorId::kNoServer:
     case ErrorId::kServerGone:
     case ErrorId::kNotReady:
-    // It took the connection and has not answered: the limit of the whole wait decides.
+    // It accepted the connection and has not answered: the limit of the whole wait decides.
     case ErrorId::kWaitTimeout:
-    // All ranks come back at once, while connections of the dead are still open.
+    // All ranks come back at once, while connections of dead ranks are still open.
     case ErrorId::kTooManySessions:
-    // The server has not noticed yet that the former connection has ended.
+    // The server has not yet noticed the end of the former connection.
     case ErrorId::kRankTaken: return true;
     default: return LacksForNow(id);
   }

@@ -55,7 +55,7 @@ std::vector<shm::Request> RequestLog::Renumber() {
   for (const Ticket ticket : renumbered_) {
     shm::Request& request = Find(ticket)->request;
     if (!TP_PLANTED("client.counters_go_on")) request.counter = requests.size() + 1;
-    // The same four bytes in every kind of request.
+    // The same four bytes in all kinds of requests.
     if (!TP_PLANTED("client.resent_unmarked")) request.flags |= shm::kResubmitted;
     requests.push_back(request);
   }

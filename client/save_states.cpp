@@ -1,4 +1,4 @@
-// How MemClient gets states out: weights that the server writes into a directory, and all states
+// How MemClient saves states: weights that the server writes into a directory, and all states
 // through memory that the server makes.
 #include <array>
 #include <utility>
@@ -21,7 +21,7 @@ Status MemClient::SaveWeights(int dir_fd, const std::string& name, Version versi
   TP_RETURN_IF_ERROR(CheckSession());
   if (!shm::IsPlainFileName(name))
     return Status(ErrorId::kSaveFailed, "'" + name + "' is not a plain file name");
-  // The server ends a stream whose reader has died, or stands still, within a short time.
+  // The server soon ends a stream whose reader has died or stalled.
   const int64_t end = clock_->NowNs() + options_.save_timeout_ns;
   while (!StreamEnd()) {
     if (clock_->NowNs() > end)
@@ -74,7 +74,7 @@ Result<UniqueFd> MemClient::StreamStates(Version version) {
     TakeCompletions();
   }
 
-  // The session goes on with the next server; what was asked of the one before does not.
+  // The session continues at the next server; a stream of the previous one does not.
   if (!stream_->memory.valid() && stream_->ended->id() == ErrorId::kServerGone)
     return Status(ErrorId::kSaveFailed, stream_->ended->what());
   if (!stream_->memory.valid()) return *stream_->ended;

@@ -1,7 +1,7 @@
-// tidepool-checkpoint: writes one checkpoint, and ends. Trainers start it; nobody else does.
+// tidepool-checkpoint: writes one checkpoint and exits. Only trainers start it.
 //
-// Two processes: one writes, and the other one waits for its end, so that memserver hears at once
-// when the writer is killed, and holds no update for it.
+// Two processes: one writes, and the other waits for it to end, so that memserver learns at once if
+// the writer is killed and does not hold an update for it.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,7 +37,7 @@ int Write(const char* partial, const char* keep, int memory) {
   return written.exit_code();
 }
 
-// Says to memserver that nobody reads any more.
+// Tells memserver that nobody reads any more.
 void Leave(int memory) {
   const auto mapped =
       tidepool::shm::Segment::Map(tidepool::UniqueFd(memory), tidepool::shm::kStreamBytes,
@@ -58,12 +58,12 @@ int main(int argc, char** argv) {
         stderr);
     return 2;
   }
-  // It outlives the trainer that a signal ends, with what it has begun.
+  // It outlives a trainer that a signal ends, and completes what it has begun.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_IGN);
 
   const int memory = std::atoi(argv[3]);
   const pid_t writer = fork();
-  // Without a process for it, this one writes.
+  // If no process can be forked, this one writes.
   if (writer <= 0) return Write(argv[1], argv[2], memory);
   int end = 0;
   while (waitpid(writer, &end, 0) < 0 && errno == EINTR) {

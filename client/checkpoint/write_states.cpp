@@ -61,7 +61,7 @@ std::vector<CheckpointTensor> TensorsOf(const StatesPlan& plan) {
   return tensors;
 }
 
-// The states out of the stream, into the files.
+// Moves the states from the stream to the files.
 class Drain {
  public:
   Drain(Clock* clock, std::byte* memory, const StatesPlan& plan, CheckpointWriter* writer)
@@ -78,7 +78,7 @@ class Drain {
   }
 
  private:
-  // False: that was all.
+  // False at the end of the stream.
   Result<bool> Await() {
     const int64_t end = clock_->NowNs() + 6 * shm::kStreamStuckNs;
     for (;;) {
@@ -178,7 +178,7 @@ Status WriteStates(WriteTask task) {
       const std::unique_ptr<shm::Segment> memory,
       shm::Segment::Map(std::move(task.memory), shm::kStreamBytes, shm::PeerAccess::kReadWrite));
   Status written = WriteInto(task, memory->data());
-  // Updates that wait for this reader go on.
+  // Releases updates that wait for this reader.
   shm::StreamHead* const head = shm::HeadOf(memory->data());
   head->left.store(1, std::memory_order_release);
   WakeWord(&head->taken);

@@ -1,10 +1,10 @@
-// WriteStates: the process of the job's user that writes a checkpoint: it takes the states out of
-// the memory that memserver fills (shm/state_stream.h), and nobody waits for its file system but
-// itself.
+// WriteStates: the process that writes a checkpoint as the job's user, from the memory that
+// memserver fills (shm/state_stream.h); so only this process waits for its file system.
 //
 // One thread, a process of its own (the program tidepool-checkpoint), which outlives the trainer.
-// Beside the states it needs what only the trainer knows: the plan, a file in the directory that is
-// to become the checkpoint. Its lines, fields apart by one blank:
+// It also needs what only the trainer knows, the plan: a file in the directory that becomes the
+// checkpoint.
+// Its lines, fields separated by one space:
 //
 //   tidepool-plan 1
 //   moments MASK               1: each parameter has a first moment; 2: a second; 3: both
@@ -30,9 +30,9 @@ struct PlannedParameter {
   std::string moment_dtype = "F32";
   std::vector<uint64_t> dims;
 };
-// What the checkpoint is to hold.
+// The content of the checkpoint.
 struct StatesPlan {
-  uint32_t moments = 0;  // a mask
+  uint32_t moments = 0;  // a bit mask
   std::vector<PlannedParameter> parameters;
   // Whether a plane (shm::kPutMaster, ...) of each parameter is written.
   bool Has(uint32_t plane) const {
@@ -44,16 +44,16 @@ std::string TextOf(const StatesPlan& plan);
 // Errors: kDataBad.
 Result<StatesPlan> ReadPlan(const std::string& text);
 
-// What is written, and from where.
+// Source and destination.
 struct WriteTask {
-  UniqueFd memory;         // that memserver has made
-  std::string partial;     // with the plan in it, which goes away
-  uint64_t keep = 0;       // checkpoints in the folder, this one included; 0: all
+  UniqueFd memory;         // made by memserver
+  std::string partial;     // contains the plan, which is removed
+  uint64_t keep = 0;       // checkpoints in the folder, including this one; 0: all
   Clock* clock = nullptr;  // outlives the call
   FileFault fault = nullptr;
 };
-// Blocks until the checkpoint is whole. A directory that does not become one is removed. Errors:
-// kSaveFailed, kDataBad (the plan, or pieces that do not fit it), those of shm::Segment::Map.
+// Blocks until the checkpoint is complete. Removes a directory that does not become one. Errors:
+// kSaveFailed, kDataBad (the plan, or pieces that do not match it), those of shm::Segment::Map.
 Status WriteStates(WriteTask task);
 
 }  // namespace tidepool::client
