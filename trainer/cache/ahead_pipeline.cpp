@@ -11,7 +11,7 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr int64_t kPollNs = 20'000;
-constexpr uint64_t kInlineBytes = kMiB;  // at one look, where a stream works on this thread
+constexpr uint64_t kInlineBytes = kMiB;  // per check, if a stream runs on this thread
 constexpr int kLeavePolls = 100'000;     // two seconds
 
 }  // namespace
@@ -168,7 +168,7 @@ OpId AheadPipeline::Submit(ChunkId chunk, std::byte* block, Version version, uin
   group->stream()->WaitMarker(setup_.streams.compute, setup_.streams.compute->Record());
   op.in_group = group->StartReduceScatter(view);
   if (setup_.AllReduces(chunk)) {
-    op.sums_in_group = group->StartAllGather(view);  // behind the sums, in the group's stream
+    op.sums_in_group = group->StartAllGather(view);  // after the sums, in the group's stream
     CountOf(chunk).reduced += 2 * sent;
   } else {
     CountOf(chunk).scattered += sent;
@@ -193,13 +193,12 @@ Status AheadPipeline::Wait(OpId id, bool prefetched) {
 }
 
 void AheadPipeline::LookAtStanding() {
-  // The compute stream comes to its waits in order: it stands at the first one that is not over, or
-  // before it.
+  // The compute stream reaches its waits in order: it is at, or before, the first unfinished one.
   while (!standing_.empty() && Done(standing_.front().op)) standing_.pop_front();
   if (standing_.empty() || standing_.front().late ||
       !setup_.streams.compute->Passed(standing_.front().at))
     return;
-  // Asks again, because the transfer may have ended before the stream came to the wait.
+  // Checked again, because the transfer may have ended before the stream reached the wait.
   if (Done(standing_.front().op)) return;
   standing_.front().late = true;
   ++late_;
@@ -210,7 +209,8 @@ void AheadPipeline::TakeAnswer(Op* op) {
   op->answered = true;
   const Result<client::Outcome> outcome = setup_.service->Wait(op->ticket);
   if (!Latch(outcome.status()).ok()) {
-    // The session may go on without this transfer; then nobody else ends the streams' waits for it.
+    // The session may continue without this transfer; then nobody else ends the streams' waits for
+    // it.
     setup_.service->FlagsOf(op->ticket).done->store(device::kFlagPoison, std::memory_order_release);
     return;
   }
@@ -257,7 +257,7 @@ bool AheadPipeline::LookAt(const Ends& ends) {
   bool passed = true;
   for (const auto& [stream, end] : ends) {
     stream->Progress(kInlineBytes);
-    passed &= stream->Passed(end);  // this look is also how a stream finds its errors
+    passed &= stream->Passed(end);  // this check also detects a stream's errors
     static_cast<void>(Latch(stream->status()));
   }
   return passed;
@@ -273,7 +273,7 @@ Status AheadPipeline::AwaitOldest() {
     LookAtStanding();
     Op& op = ops_.front();
     // The server's part may be slept through, because the server wakes this thread. Streams and
-    // peers may fail without a word: they must be looked at.
+    // peers may fail silently: they must be polled.
     if (!op.answered && op.ready.Reached()) {
       TakeAnswer(&op);
     } else {

@@ -11,7 +11,7 @@ BlockTable::BlockTable(const ChunkLayout* layout, Rank rank, std::byte* base, ui
   const size_t chunks = layout->chunks.size();
   home_of_.assign(chunks, kNone);
   place_of_.assign(chunks, kNone);
-  // Resident rooms first: their sizes differ, the blocks behind them are all alike.
+  // Resident spaces first: their sizes differ, the blocks after them are all equal.
   std::byte* next = base;
   for (ChunkId chunk = 0; chunk < chunks; ++chunk) {
     if (!layout->chunks[chunk].resident || !layout->IsMember(chunk, rank)) continue;
@@ -36,8 +36,7 @@ void BlockTable::Take(ChunkId chunk) {
     place_of_[chunk] = home_of_[chunk];
     return;
   }
-  // The block that was given up first is the one whose last operation has had the longest time to
-  // end.
+  // The block that was freed first: its last operation has had the longest time to end.
   place_of_[chunk] = free_.front();
   free_.pop_front();
   cached_.insert(std::lower_bound(cached_.begin(), cached_.end(), chunk), chunk);

@@ -1,8 +1,8 @@
-// BlockTable: which chunk lies where in the rCache, and which blocks are free.
+// BlockTable: the place of each chunk in the rCache, and the free blocks.
 //
-// One thread (the trainer's main thread). It moves no bytes and knows no time: a block whose
-// gradients are still on their way counts as free, its last operation says when it may really be
-// written. So the table is the same on all ranks at the same point of the program.
+// One thread (the trainer's main thread). It moves no bytes and has no notion of time: a block
+// whose gradients are still in flight counts as free; its last operation tells when it may be
+// written. So the table is equal on all ranks at the same point of the program.
 //
 //   rCache: | resident chunk | resident chunk | ... | block 0 | block 1 | ... | block n-1 | rest |
 //
@@ -23,28 +23,28 @@ namespace tidepool::trainer {
 
 class BlockTable {
  public:
-  // Room for the resident chunks of `rank`, and blocks in what is left of `bytes`. Requires bytes
-  // >= layout->ResidentBytes(rank).
+  // Makes space for the resident chunks of `rank`, and blocks from the rest of `bytes`. Requires
+  // bytes >= layout->ResidentBytes(rank).
   BlockTable(const ChunkLayout* layout, Rank rank, std::byte* base, uint64_t bytes);
 
   uint64_t blocks() const { return blocks_; }
-  // True when the chunk has a place, of its own or a block.
+  // True when the chunk has a place: its own space, or a block.
   bool has(ChunkId chunk) const { return place_of_[chunk] != kNone; }
-  // Where the chunk lies. Requires has(chunk).
+  // The address of the chunk. Requires has(chunk).
   std::byte* place(ChunkId chunk) const { return places_[place_of_[chunk]].data; }
-  // What uses the chunk's place now or used it last.
+  // The present or last use of the chunk's place.
   const BlockPast& past(ChunkId chunk) const { return places_[place_of_[chunk]].past; }
   void set_last_op(ChunkId chunk, OpId op) { places_[place_of_[chunk]].past = {op, 0}; }
   void set_last_use(ChunkId chunk, UseMark use) { places_[place_of_[chunk]].past.use = use; }
 
   // True when `chunk` can be placed without an eviction.
   bool HasRoomFor(ChunkId chunk) const { return home_of_[chunk] != kNone || !free_.empty(); }
-  // The chunk gets its own room, or the block that has been free longest. Requires
+  // Gives the chunk its own space, or the block that has been free longest. Requires
   // HasRoomFor(chunk), !has(chunk).
   void Take(ChunkId chunk);
-  // The chunk gets the block of `victim`, which has none any more.
+  // Gives the block of `victim` to `chunk`.
   void Replace(ChunkId victim, ChunkId chunk);
-  // The chunk's block becomes free.
+  // Frees the chunk's block.
   void Give(ChunkId chunk);
 
   // Evictable chunks that have a block, ascending.
@@ -60,10 +60,10 @@ class BlockTable {
   };
   void Drop(ChunkId chunk);
 
-  std::vector<Place> places_;       // resident rooms, then blocks
-  std::vector<uint32_t> home_of_;   // by ChunkId: its own room; kNone for evictable chunks
-  std::vector<uint32_t> place_of_;  // by ChunkId: where it is now
-  std::deque<uint32_t> free_;       // blocks, the one that has been free longest first
+  std::vector<Place> places_;       // resident spaces, then blocks
+  std::vector<uint32_t> home_of_;   // by ChunkId: its own space; kNone for evictable chunks
+  std::vector<uint32_t> place_of_;  // by ChunkId: its present place
+  std::deque<uint32_t> free_;       // blocks, longest free first
   std::vector<ChunkId> cached_;
   uint64_t blocks_ = 0;
 };

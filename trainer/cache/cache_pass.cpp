@@ -39,8 +39,8 @@ Status CachePass::TooSmall(const std::string& reason) const {
 }
 
 Status CachePass::Begin(PassKind kind, Version version) {
-  // An abandoned step ends in an error that the cache keeps; here a caller has forgotten a Release
-  // or a FinishBackward.
+  // The cache keeps the error of an abandoned step; here a caller has forgotten a Release or a
+  // FinishBackward.
   if (trace_only_) return TooSmall("the pass before found no room");
   if (chunks_->AnyHeld()) {
     return Status(ErrorId::kChunkNotReady,
@@ -56,8 +56,8 @@ Status CachePass::Begin(PassKind kind, Version version) {
   if (!begun.ok()) return TooSmall(begun.what());
   separate_ = training_ && !follower_.following() && options_.separate_while_recording;
 
-  // The server parks fetches of a version that it is still making, so the first chunks come as soon
-  // as they are updated.
+  // The server parks fetches of a version that it is still making, so the first chunks arrive as
+  // soon as they are updated.
   PrefetchUntil(0);
   return chunks_->Progress();
 }
@@ -72,7 +72,7 @@ Status CachePass::Use(std::span<const ChunkId> chunks) {
   for (const ChunkId chunk : chunks_->pinned()) Demand(chunk);
   if (trace_only_) return {};
 
-  // Before the wait below, so that the next chunks travel meanwhile.
+  // Before the wait below, so that the next chunks are in flight meanwhile.
   PrefetchAhead();
   for (const ChunkId chunk : chunks) TP_RETURN_IF_ERROR(chunks_->HandOut(chunk));
   return {};
@@ -116,13 +116,13 @@ bool CachePass::Place(ChunkId chunk) {
 
   const std::vector<ChunkId> candidates = chunks_->Candidates();
   if (candidates.empty()) {
-    // What the rest of the pass needs is known only at its end. Gradients are noted as in a step
-    // that keeps them apart.
+    // The need of the rest of the pass is known only at its end. Gradients are recorded as in a
+    // step that keeps them separate.
     trace_only_ = separate_ = true;
     return false;
   }
 
-  // Leaving the order means that the recorded next uses cannot be trusted; the recent past can.
+  // After a deviation the recorded next uses cannot be trusted; the recent past can.
   EvictionPolicy& policy = follower_.left_order() ? *policies_.left_order : *policies_.recording;
   const ChunkId victim = policy.Victim(candidates, follower_.position());
   TP_CHECK(std::binary_search(candidates.begin(), candidates.end(), victim),

@@ -1,7 +1,7 @@
-// CacheStreams: the streams of a device on which a trainer's rCache blocks are used.
+// CacheStreams: the device streams in which a trainer's rCache blocks are used.
 //
-// One thread (the trainer's main thread) puts work into them. Null on the host, where operators end
-// before their call returns.
+// One thread (the trainer's main thread) enqueues work into them. Null on the host, where operators
+// end before their call returns.
 #pragma once
 
 #include "device/device.h"
@@ -9,9 +9,9 @@
 namespace tidepool::trainer {
 
 struct CacheStreams {
-  device::Device* device = nullptr;   // of the rCache memory
-  device::Stream* compute = nullptr;  // on which operators run
-  // Waits for the server before a block is used again; nothing else runs on it.
+  device::Device* device = nullptr;   // owner of the rCache memory
+  device::Stream* compute = nullptr;  // runs operators
+  // Waits for the server before a block is reused; runs nothing else.
   device::Stream* recycle = nullptr;
 };
 

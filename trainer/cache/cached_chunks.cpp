@@ -48,7 +48,7 @@ void CachedChunks::DropStale() {
   }
 }
 
-// --- what holds a chunk ---
+// --- pinning ---
 
 bool CachedChunks::Pin(std::span<const ChunkId> chunks) {
   const auto is_pinned = [this](ChunkId chunk) { return IsPinned(chunk); };
@@ -59,8 +59,7 @@ bool CachedChunks::Pin(std::span<const ChunkId> chunks) {
   }
   if (nested) return false;
 
-  // Operators that follow each other on the same chunks share a mark: each is a fence in the
-  // stream.
+  // Consecutive operators on the same chunks share a mark: each mark is a fence in the stream.
   if (!std::all_of(used_.begin(), used_.end(), is_pinned)) MarkUses();
   return true;
 }
@@ -155,7 +154,7 @@ void CachedChunks::Zero(ChunkId chunk, uint64_t element_begin, uint64_t element_
 // --- out ---
 
 void CachedChunks::Unmap(ChunkId chunk) {
-  // A chunk that was never handed out is not known to the caller.
+  // The caller does not know a chunk that was never handed out.
   if (entries_[chunk].mapped) moves_.push_back({chunk, nullptr});
   entries_[chunk].mapped = entries_[chunk].demanded = entries_[chunk].prefetched = false;
   const Status freed = states_.ChangeChunk(chunk, TensorState::kFree);
@@ -163,7 +162,7 @@ void CachedChunks::Unmap(ChunkId chunk) {
 }
 
 void CachedChunks::Submit(ChunkId chunk, Version version, uint32_t micro_batch) {
-  std::erase(used_, chunk);  // the submission comes behind its uses
+  std::erase(used_, chunk);  // the submission follows its uses
   table_.set_last_op(chunk, pipeline_.Submit(chunk, table_.place(chunk), version, micro_batch));
   ++counters_.submits;
 

@@ -38,7 +38,7 @@ Status ChunkGradients::UsedAgain(ParameterId parameter, const char* before,
            "\"] where the model is wrapped");
 }
 
-// Found while recording: gradients of this chunk are complete, and its parameters no longer needed,
+// Found while recording: this chunk's gradients are complete, and its parameters no longer needed,
 // only at the end of backward.
 void ChunkGradients::KeepApart(ChunkId chunk) {
   if (!std::exchange(entries_[chunk].multi_use, true)) pass_->WithdrawGradients(chunk);
@@ -80,10 +80,9 @@ Result<std::byte*> ChunkGradients::Place(ParameterId parameter) {
   if (entry.multi_use) return kSeparate;
   if (first) pass_->Enter(MomentKind::kGradient, chunk);
   if (first && !pass_->separate()) pass_->Demand(chunk);
-  // Asked once more: the pass may have become trace-only.
+  // Checked again: the pass may have become trace-only.
   if (pass_->separate()) {
-    // Recorded as it will happen from the next step on, though this step's gradients stay with the
-    // caller.
+    // Recorded as it will happen in later steps, although the caller keeps this step's gradients.
     if (entry.gradients == layout_.chunks[chunk].parameter_count)
       pass_->Enter(MomentKind::kSubmit, chunk);
     return kSeparate;
@@ -130,8 +129,8 @@ Status ChunkGradients::Submit(ChunkId chunk, bool enter) {
   if (enter) pass_->Enter(MomentKind::kSubmit, chunk);
   chunks_->Submit(chunk, pass_->version(), micro_batch_);
   entries_[chunk].submitted = true;
-  // The block is free now; where nothing else is held, a step that waits for the moment after this
-  // one may start.
+  // The block is free now; if nothing else is pinned, a step that needs the moment after this one
+  // may start.
   if (enter) pass_->PrefetchAhead(chunks_->pinned().empty() ? 1 : 0);
   return chunks_->Progress();
 }
@@ -149,7 +148,7 @@ std::vector<ChunkId> ChunkGradients::SeparateChunks() const {
 }
 
 Status ChunkGradients::TakePlace(ChunkId chunk) {
-  // In a recording step only chunks that will be borrowed in every step enter the order.
+  // In a recording step only chunks that every step will borrow enter the order.
   if (entries_[chunk].multi_use || entries_[chunk].gradients == 0)
     pass_->Enter(MomentKind::kBorrow, chunk);
   if (!chunks_->has(chunk)) pass_->Place(chunk);
@@ -199,7 +198,7 @@ Status ChunkGradients::FinishBackward() {
 Status ChunkGradients::FinishChunk(ChunkId chunk) {
   const Entry& entry = entries_[chunk];
   if (entry.submitted) {
-    // Recording: in later steps a chunk with too few gradients is handed in here.
+    // Recording: in later steps a chunk with missing gradients is submitted here.
     if (pass_->separate() && !entry.multi_use && IsPartial(chunk))
       pass_->Enter(MomentKind::kSubmit, chunk);
     return {};

@@ -18,7 +18,7 @@ bool ShareAGroup(const ChunkLayout& layout, Rank a, Rank b) {
                      });
 }
 
-// Ranks that decide apart would wait for each other in different collectives.
+// Ranks that decide differently would wait for each other in different collectives.
 Status CheckAlike(const ChunkLayout& layout, Rank rank, uint64_t rcache_bytes) {
   for (Rank other = 0; other < layout.world; ++other) {
     if (other == rank || !ShareAGroup(layout, rank, other)) continue;
@@ -100,8 +100,8 @@ Status ParameterCache::BeginPass(PassKind kind, Version version) {
 Status ParameterCache::Acquire(std::span<const ChunkId> chunks) {
   if (!status_.ok()) return status_;
   if (!pass_.open()) return NotInPass("Acquire");
-  // Pinned before anything is placed: no chunk of an operator may be the victim of another one.
-  // What an enclosing operator holds is there.
+  // Pins before placing anything: no chunk of an operator may be the victim of another one. The
+  // chunks of an enclosing operator are there already.
   if (!chunks_.Pin(chunks)) return {};
   return Latch(pass_.Use(chunks));
 }
@@ -185,8 +185,7 @@ Status ParameterCache::FinishStep() {
   TP_RETURN_IF_ERROR(Latch(chunks_.FinishTransfers()));
   if (!pass_.End()) return {};
 
-  // A new order is worth telling: updates then run in the order in which the next forward needs
-  // them.
+  // Declares a new order: updates then run in the order in which the next forward needs them.
   std::vector<ChunkId> order = FirstUseOrder(schedule(PassKind::kTrain));
   std::erase_if(order, [this](ChunkId chunk) { return layout_.chunks[chunk].frozen; });
   return Latch(service_->DeclareSchedule(order));

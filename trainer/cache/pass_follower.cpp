@@ -68,7 +68,7 @@ void PassFollower::Enter(const Moment& moment) {
       ++next_;
       return;
     }
-    // The moments entered so far belong to this pass as well: the new order continues from them.
+    // The moments entered so far belong to this pass too: the new order continues from them.
     ++deviations_;
     mode_ = Mode::kLeftOrder;
     plan_ = nullptr;
@@ -90,7 +90,7 @@ void PassFollower::WithdrawGradients(ChunkId chunk) {
                                   return m.kind != MomentKind::kUse && m.subject == chunk;
                                 }),
                  recorded.end());
-  // Uses that have become neighbours are one moment, as if the gradients had never been noted.
+  // Adjacent equal uses become one moment, as if the gradients had never been recorded.
   const auto same_use = [](const Moment& a, const Moment& b) {
     return a.kind == MomentKind::kUse && a == b;
   };
@@ -109,7 +109,7 @@ const PlanStep* PassFollower::TakeStepAhead(uint64_t horizon, uint64_t depth) {
   if (plan_ == nullptr || next_step_ == plan_->steps.size()) return nullptr;
   while (first_ahead_ < next_step_ && plan_->steps[first_ahead_].needed_at < next_) ++first_ahead_;
   const PlanStep& step = plan_->steps[next_step_];
-  // A block for gradients alone is taken when it is needed.
+  // A block for gradients only is taken when it is needed.
   if (!step.fetch || step.earliest > horizon || next_step_ - first_ahead_ >= depth) return nullptr;
   ++next_step_;
   return &step;

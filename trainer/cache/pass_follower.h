@@ -1,9 +1,9 @@
-// PassFollower: knows where in the order of chunk uses a pass is: it records the order the first
-// time, and afterwards follows it with the best plan that there is, as long as the pass keeps to it
-// (Elixir v1, section VI-A; PatrickStar, section 6.2: warm-up, then tracing).
+// PassFollower: the position of a pass in the order of chunk uses: records the order in the first
+// pass, then follows it with the best plan as long as the pass keeps to it (Elixir v1, section
+// VI-A; PatrickStar, section 6.2: warm-up, then tracing).
 //
-// One thread (the trainer's main thread). It names what is to be done; CachePass does it.
-// A pass that leaves the recorded order is followed no further: the rest is recorded anew and
+// One thread (the trainer's main thread). It names the steps; CachePass executes them. After a
+// deviation from the recorded order the pass is not followed any further: the rest is recorded and
 // replaces the old order from there.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace tidepool::trainer {
 
-// What a pass is for: each kind has an order of its own.
+// The purpose of a pass: each kind has its own order.
 enum class PassKind : uint8_t { kTrain, kEvaluation };
 inline constexpr size_t kPassKinds = 2;
 
@@ -28,28 +28,26 @@ class PassFollower {
   // `evictable[c]` says whether chunk c needs a block; `blocks` is the size of the rCache.
   PassFollower(std::vector<bool> evictable, uint64_t blocks);
 
-  // An order that is known before the first pass of its kind.
+  // Sets an order that is known before the first pass of its kind.
   void Declare(PassKind kind, AccessSchedule schedule);
-  // Begins a pass with these chunks present. Errors: kRcacheTooSmall, when the order is known and
+  // Begins a pass with these chunks present. Errors: kRcacheTooSmall if the order is known and
   // needs more blocks than there are.
   Status Begin(PassKind kind, std::vector<ChunkId> present);
-  // Begins a pass that is recorded, whatever is known of its kind; what the pass before recorded is
-  // forgotten.
+  // Begins a recording pass, whatever is known of its kind; drops the recording of the previous
+  // pass.
   void BeginAnew(PassKind kind);
-  // The pass has ended; what was recorded becomes its kind's order. True when that order is new.
+  // Ends the pass; its recording becomes its kind's order. True if that order is new.
   bool End();
 
-  // The pass has come to `moment`. An operator that holds the same chunks as the one before is the
-  // same moment.
+  // Enters `moment`. An operator with the same chunks as the previous one is the same moment.
   void Enter(const Moment& moment);
-  // In a recording pass: the gradient moments of `chunk` since the last call of MarkMicroBatch are
-  // withdrawn.
+  // In a recording pass: withdraws the gradient moments of `chunk` since the last MarkMicroBatch.
   void WithdrawGradients(ChunkId chunk);
   void MarkMicroBatch() { micro_batch_begin_ = recording_.moments.size(); }
 
   // True when the pass follows a known order.
   bool following() const { return mode_ == Mode::kFollow; }
-  // What the pass carries out; null while it records or has left the order.
+  // The plan that the pass follows; null while it records or after it has left the order.
   const Plan* plan() const { return following() ? plan_ : nullptr; }
   bool left_order() const { return mode_ == Mode::kLeftOrder; }
   uint64_t deviations() const { return deviations_; }
@@ -57,37 +55,37 @@ class PassFollower {
   uint64_t position() const { return following() ? next_ - 1 : recording_.moments.size() - 1; }
 
   // While following: the next step that the present moment needs, null when all are done. The
-  // caller must carry it out.
+  // caller must execute it.
   const PlanStep* TakeDueStep();
   // While following: the next step that may start at moment `horizon`, with at most `depth` steps
   // ahead of their need; null: none.
   const PlanStep* TakeStepAhead(uint64_t horizon, uint64_t depth);
 
-  // While following: how many moments come before the one that needs the step, the present one
-  // counted; 0: the present one does.
+  // While following: the number of moments, including the present one, before the one that needs
+  // the step; 0: the present one does.
   uint32_t UsesUntil(const PlanStep& step) const;
 
-  // Plans that were made so far: each costs a simulation of the whole order.
+  // Number of plans made so far: each costs a simulation of the whole order.
   uint64_t simulations() const { return simulations_; }
 
-  // The order of a kind; empty while it is unknown.
+  // The order of a kind; empty if unknown.
   const AccessSchedule& schedule(PassKind kind) const {
     return schedules_[static_cast<size_t>(kind)];
   }
-  // Blocks that the order followed or recorded so far needs.
+  // Blocks needed by the order followed or recorded so far.
   uint64_t BlocksNeeded() const;
 
  private:
   enum class Mode : uint8_t { kRecord, kFollow, kLeftOrder };
 
-  // Passes of a kind begin with nothing there, with frozen chunks, or with what a pass of the other
-  // kind on the same version has left.
+  // Passes of a kind begin empty, with frozen chunks, or with what a pass of the other kind has
+  // left on the same version.
   static constexpr size_t kPlansKept = 4;
   struct KeptPlan {
-    std::vector<ChunkId> present;  // when the pass began
+    std::vector<ChunkId> present;  // at the start of the pass
     std::unique_ptr<Plan> plan;
   };
-  // The kept plan for a pass that begins with these chunks, made where there is none. Errors:
+  // The cached plan for a pass that begins with these chunks; made if missing. Errors:
   // kRcacheTooSmall.
   Result<const Plan*> PlanFor(std::vector<ChunkId> present);
 
@@ -96,19 +94,19 @@ class PassFollower {
   std::vector<bool> evictable_;
   uint64_t blocks_;
   std::array<AccessSchedule, kPassKinds> schedules_;
-  // The last ones that were used, the latest first.
+  // Most recently used first.
   std::array<std::vector<KeptPlan>, kPassKinds> plans_;
   uint64_t simulations_ = 0;
-  // The pass.
+  // State of the pass.
   PassKind kind_ = PassKind::kTrain;
   Mode mode_ = Mode::kRecord;
   bool open_ = false;
-  uint64_t next_ = 0;             // following: moments entered
-  AccessSchedule recording_;      // otherwise
+  uint64_t next_ = 0;             // when following: moments entered
+  AccessSchedule recording_;      // when not following
   size_t micro_batch_begin_ = 0;  // in recording_
   const Plan* plan_ = nullptr;
   size_t next_step_ = 0;    // index in plan_
-  size_t first_ahead_ = 0;  // the first step whose need is still to come
+  size_t first_ahead_ = 0;  // the first step that is not needed yet
   uint64_t deviations_ = 0;
 };
 

@@ -1,8 +1,8 @@
-// Pipeline: the pipeline that fits the memory: AheadPipeline where streams of a device and of all
-// collectives give the order, else TransferPipeline.
+// Pipeline: the pipeline for the kind of memory: AheadPipeline if streams of a device and of all
+// collectives provide the order, else TransferPipeline.
 //
-// One thread (the trainer's main thread). The same calls in the same order start the same requests
-// and collectives with both.
+// One thread (the trainer's main thread). With both, the same calls in the same order start the
+// same requests and collectives.
 #pragma once
 
 #include <memory>
@@ -24,15 +24,15 @@ class Pipeline {
   }
 
  public:
-  // The form that the setup's streams and groups allow.
+  // The implementation that the setup's streams and groups allow.
   static Pipeline Open(PipelineSetup setup);
 
-  // A pass begins: its operations have their places from here on.
+  // Begins a pass: numbers its operations from here on.
   void BeginPass() {
     Visit([](auto& pipeline) { pipeline.BeginPass(); });
   }
-  // Brings this rank's shard of the chunk to `block`, behind all that used the block, then gathers
-  // all shards; or brings the whole chunk (PipelineSetup::exchange).
+  // Fetches this rank's shard of the chunk to `block`, after all uses of the block, then
+  // all-gathers; or fetches the whole chunk (PipelineSetup::exchange).
   OpId Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted, const BlockPast& past) {
     return Visit([&](auto& pipeline) { return pipeline.Fetch(chunk, block, wanted, past); });
   }
@@ -41,15 +41,15 @@ class Pipeline {
     return Visit(
         [&](auto& pipeline) { return pipeline.Submit(chunk, block, version, micro_batch); });
   }
-  // Notes that an operator is in the compute stream; true when a mark behind it is wanted.
+  // Notes that an operator is in the compute stream; true if a mark should follow.
   bool Used() {
     return Visit([](auto& pipeline) { return pipeline.Used(); });
   }
-  // Puts a mark behind all that is in the compute stream.
+  // Records a mark after all work in the compute stream.
   UseMark Mark() {
     return Visit([](auto& pipeline) { return pipeline.Mark(); });
   }
-  // Operators that begin after it find the transfer's result. Waits, or makes the compute stream
+  // Operators that begin afterwards see the transfer's result. Waits, or makes the compute stream
   // wait.
   Status Wait(OpId id, bool prefetched) {
     return Visit([&](auto& pipeline) { return pipeline.Wait(id, prefetched); });
@@ -60,7 +60,7 @@ class Pipeline {
   Status WaitAll() {
     return Visit([](auto& pipeline) { return pipeline.WaitAll(); });
   }
-  // Waits for all, and lets the groups compare what they started.
+  // Waits for all transfers, and lets the groups compare their orders.
   Status FinishPass() {
     return Visit([](auto& pipeline) { return pipeline.FinishPass(); });
   }

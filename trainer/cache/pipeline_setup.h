@@ -1,5 +1,5 @@
-// PipelineSetup: what a pipeline between rCache blocks and memory server works with, and the types
-// of its interface.
+// PipelineSetup: the inputs of a pipeline between rCache blocks and memory server, and the types of
+// its interface.
 //
 // Value types; one thread (the trainer's main thread).
 #pragma once
@@ -19,21 +19,21 @@
 
 namespace tidepool::trainer {
 
-using OpId = uint64_t;  // a transfer, from 1, consecutive; 0 stands for one that ended long ago
-// The point behind an operator in the compute stream, as the pipeline's Used gave it; 0: no use.
+using OpId = uint64_t;  // a transfer, from 1, consecutive; 0: one that ended long ago
+// The point after an operator in the compute stream, from the pipeline's Mark; 0: no use.
 using UseMark = uint64_t;
 
-// What happened to a block before.
+// The last uses of a block.
 struct BlockPast {
-  OpId op = 0;      // the transfer that used it last
-  UseMark use = 0;  // the last operator that was released since
+  OpId op = 0;      // the last transfer
+  UseMark use = 0;  // the last operator released since
 };
 
-// Which parameters a block gets, and how many moments of the pass come before the one that needs
-// them (client/chunk_service.h).
+// The version that a block gets, and how many moments of the pass precede its use
+// (client/chunk_service.h).
 using client::Wanted;
 
-// Tickets of the service that the pipeline uses; it leaves some to the trainer itself (end of step,
+// The service's tickets for the pipeline; the rest is for the trainer itself (end of step,
 // weights).
 inline constexpr uint32_t kTicketsUsed = client::kTicketsMax - 32;
 
@@ -41,51 +41,50 @@ struct PipelineSetup {  // all must outlive the pipeline
   const ChunkLayout* layout = nullptr;
   Rank rank = 0;
   client::ChunkService* service = nullptr;
-  // By data group; null where this rank is no member or the group has one rank.
+  // By data group; null where this rank is not a member or the group has one rank.
   std::vector<Collective*> groups;
   Clock* clock = nullptr;
   CacheStreams streams = {};
-  uint64_t tail_bytes = 0;  // at the end of the rCache, which somebody else uses
+  uint64_t tail_bytes = 0;  // at the end of the rCache, used by others
   Exchange exchange = Exchange::kSharded;
 
-  // The group that shares the chunk; null where this rank has it alone.
+  // The group that shares the chunk; null if this rank has it alone.
   Collective* GroupOf(ChunkId chunk) const { return groups[layout->chunks[chunk].data_group]; }
-  // This rank's shard of the chunk that lies in `block`.
+  // This rank's shard of the chunk in `block`.
   client::Range ShardRange(ChunkId chunk, const std::byte* block) const;
-  // What a fetch brings: that shard, or the whole chunk.
+  // The range of a fetch: that shard, or the whole chunk.
   client::Range FetchRange(ChunkId chunk, const std::byte* block) const;
-  // Whether a fetch, or a submission, is followed, or preceded, by an operation of the group.
+  // Whether a fetch is followed (below: a submission is preceded) by an operation of the group.
   bool Gathers(ChunkId chunk) const {
     return exchange == Exchange::kSharded && layout->ShardCount(chunk) > 1;
   }
   bool Reduces(ChunkId chunk) const { return layout->ShardCount(chunk) > 1; }
-  // Whether every rank gets the whole sum of the gradients.
+  // Whether every rank gets the full sum of the gradients.
   bool AllReduces(ChunkId chunk) const {
     return exchange == Exchange::kReplicated && layout->ShardCount(chunk) > 1;
   }
   BlockView View(std::byte* block, const OperationName& name) const {
     return {block, layout->ShardElements(name.chunk), layout->chunks[name.chunk].dtype, name};
   }
-  // The groups compare what they started. Errors: kCollectiveFailed.
+  // The groups compare their orders of operations. Errors: kCollectiveFailed.
   Status CompareOrders() const;
 };
 
-// Names the operations of a pipeline, in the order of the requests, which is that of each data
-// group's other ranks too.
+// Names a pipeline's operations in request order, which is equal on all ranks of a data group.
 class PassNames {
  public:
-  // The layout must outlive this object and its names.
+  // The layout must outlive this object and the names it returns.
   explicit PassNames(const ChunkLayout* layout)
       : layout_(layout), places_(layout->data_groups.size(), 0) {}
 
-  // Places count from 1 again.
+  // Restarts the numbering from 1.
   void BeginPass() { places_.assign(places_.size(), 0); }
   // The name of the next operation on the chunk, with its first parameter.
   OperationName Next(ChunkId chunk);
 
  private:
   const ChunkLayout* layout_;
-  std::vector<uint32_t> places_;  // by data group: of its last operation
+  std::vector<uint32_t> places_;  // by data group: number of its last operation
 };
 
 }  // namespace tidepool::trainer

@@ -21,7 +21,7 @@ bool Within(Clock* clock, int64_t limit_ns, const Condition& condition) {
   return true;
 }
 
-// One round: `waits` waits for words[0], every other stream writes a word of its own.
+// One round: `waits` waits for words[0], every other stream writes its own word.
 struct Round {
   std::span<device::Stream* const> streams;
   device::Flag* words;

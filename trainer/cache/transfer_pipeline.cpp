@@ -30,7 +30,7 @@ OpId TransferPipeline::Fetch(ChunkId chunk, std::byte* block, const Wanted& want
 
 OpId TransferPipeline::Submit(ChunkId chunk, std::byte* block, Version version,
                               uint32_t micro_batch) {
-  // The gradients are in the compute stream up to here.
+  // The gate: the gradients are in the compute stream up to here.
   return Add({0, chunk, false, micro_batch, version, block, 0, Mark(), Stage::kTurn, 0});
 }
 
@@ -70,11 +70,11 @@ bool TransferPipeline::StartInGroup(Op* op) {
   if (!op->fetch && !GatePassed(*op)) return false;
   op->stage = Stage::kInGroup;
   op->ticket = 0;
-  // The turn of an all-reduce ends when its second half has started, so that the halves of two of
-  // them have one order on all ranks.
+  // The turn of an all-reduce ends when its second half has started, so that the halves of two
+  // all-reduces have the same order on all ranks.
   op->gathers_next = !op->fetch && setup_.AllReduces(op->chunk);
   if (!op->gathers_next) ++next_turn_;
-  // A group of one rank has nothing to exchange, but keeps its turn.
+  // In a group of one rank there is nothing to exchange, but it keeps its turn.
   if (op->fetch ? !setup_.Gathers(op->chunk) : !setup_.Reduces(op->chunk)) return true;
 
   Collective* group = setup_.GroupOf(op->chunk);
@@ -132,8 +132,8 @@ void TransferPipeline::Advance(Op* op) {
 }
 
 Status TransferPipeline::Progress() {
-  // Operations depend on earlier ones only, so one pass in order moves everything as far as it can
-  // go.
+  // Operations depend on earlier ones only, so one pass in order advances everything as far as
+  // possible.
   for (size_t i = 0; i < ops_.size() && status_.ok(); ++i) Advance(&ops_[i]);
   while (!ops_.empty() && ops_.front().stage == Stage::kDone) {
     ops_.pop_front();
@@ -145,17 +145,17 @@ Status TransferPipeline::Progress() {
 TransferPipeline::Op* TransferPipeline::Blocker(Op* op) {
   while (true) {
     if (op->stage == Stage::kTurn) {
-      // A lower number: its own turn would have been taken.
+      // A lower number, or its own turn would have been taken.
       op = &Of(next_turn_);
-      if (op->stage == Stage::kTurn) return op;  // the turn has come, the gradients have not
+      if (op->stage == Stage::kTurn) return op;  // its turn has come, the gradients have not
     } else if (op->stage == Stage::kQueued && op->fetch && !Done(op->after)) {
       op = &Of(op->after);
     } else if (op->stage == Stage::kQueued && op->fetch && !GatePassed(*op)) {
       return op;
     } else if (op->stage == Stage::kQueued) {
-      // What it waited for has happened since Progress looked: operators end at any time.
+      // Its condition was met after Progress looked: operators end at any time.
       if (at_server_ < kTicketsUsed && !TP_PLANTED("cache.one_look_trusted")) return nullptr;
-      // Out of tickets: the oldest one in flight must come back.
+      // Out of tickets: the oldest in flight must return.
       size_t i = 0;
       while (ops_[i].stage != Stage::kAtServer) ++i;
       return &ops_[i];
@@ -190,7 +190,7 @@ Status TransferPipeline::WaitFor(OpId id) {
 
 Status TransferPipeline::Wait(OpId id, bool prefetched) {
   if (Done(id)) return status_;
-  TP_RETURN_IF_ERROR(Progress());  // it may have come since anybody looked
+  TP_RETURN_IF_ERROR(Progress());  // it may have arrived since the last check
   if (Done(id)) return {};
   late_ += prefetched;
   const int64_t before = setup_.clock->NowNs();
@@ -209,8 +209,8 @@ Status TransferPipeline::AwaitOperators() {
 Status TransferPipeline::WaitAll() {
   const int64_t before = setup_.clock->NowNs();
   Status waited = Progress();
-  // Waits for the oldest one each time. While the last one is waited for, earlier ones may still be
-  // under way, and would be asked again and again.
+  // Waits for the oldest each time: while waiting for the last one, earlier ones could be in flight
+  // and would be polled repeatedly.
   while (waited.ok() && !ops_.empty())
     waited = WaitFor(TP_PLANTED("cache.last_one_awaited") ? first_ + ops_.size() - 1 : first_);
   wait_ns_ += static_cast<uint64_t>(setup_.clock->NowNs() - before);

@@ -8,7 +8,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// A larger half would only delay the first copy, and a split master takes no more in one put.
+// A larger half would only delay the first copy, and a split master accepts no more in one put.
 constexpr uint64_t kHalfBytesMax = 4 * kMiB;
 
 }  // namespace
@@ -85,13 +85,13 @@ Status WeightPut::PutMoment(ParameterId parameter, uint32_t plane, const float* 
     TP_RETURN_IF_ERROR(Flush());
     begin += some;
   }
-  // A server that is killed with weights of this range, and without the moment, could not be told
-  // the moment again.
+  // If a server is killed with weights of this range but without the moment, the moment could not
+  // be put any more.
   for (Half& half : halves_) TP_RETURN_IF_ERROR(WaitFor(&half));
   return {};
 }
 
-// A cursor is at the start of the chunk, behind the last element of a parameter, or at the chunk's
+// A cursor is at the start of the chunk, after the last element of a parameter, or at the chunk's
 // end.
 ParameterId WeightPut::NextParameter(ChunkId chunk) const {
   const uint64_t cursor = cursors_[chunk];
@@ -104,7 +104,7 @@ Status WeightPut::Append(ChunkId chunk, const float* values, uint64_t count) {
                  shard_begin = layout_->ShardIndex(chunk, rank_) * shard;
   const uint64_t from = cursors_[chunk];
   cursors_[chunk] += count;
-  // This rank's shard takes one run of the caller's values.
+  // This rank's shard is one run of the caller's values.
   uint64_t begin = std::max(from, shard_begin);
   const uint64_t end = std::min(from + count, shard_begin + shard);
   while (begin < end) {
