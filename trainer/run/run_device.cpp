@@ -164,7 +164,6 @@ void RunDevice::MakeRoom(bool server_comes) {
   Status taken = server_room_->Take();
   if (!taken.ok()) {
     // LibTorch may hold the memory that the server had before; it can release what it does not use.
-    // use.
     (void)CatchTorch([] { c10::getDeviceAllocator(c10::DeviceType::CUDA)->emptyCache(); });
     taken = server_room_->Take();
   }
