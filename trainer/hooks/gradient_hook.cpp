@@ -12,9 +12,9 @@
 namespace tidepool::trainer {
 namespace {
 
-// Copies a gradient to its place in the chunk, on a device in the order of its current stream. The
-// dtype is the parameter's; LibTorch checks that before it accumulates. The device is named,
-// because LibTorch would ask the driver for that of an address.
+// Copies a gradient to its place in the chunk; on a device in the current stream. The dtype is the
+// parameter's; LibTorch checks that before it accumulates. The device is passed explicitly, or
+// LibTorch would ask the driver for that of the address.
 void CopyGradient(const at::Tensor& gradient, std::byte* place) {
   const at::NoGradGuard no_grad;
   at::for_blob(place, gradient.sizes())
@@ -77,7 +77,7 @@ void GradientHooks::Arrived(ParameterId parameter) {
   operators_->ApplyMoves();
   if (!place.ok()) return operators_->Latch(place.status());
   if (cache_->trace_only()) gradient.reset();
-  // Separate-gradient mode: LibTorch keeps it until the end of backward.
+  // Separate-gradient mode: LibTorch keeps the gradient until the end of backward.
   if (place.value() == nullptr) return;
   CopyGradient(gradient, place.value());
   gradient.reset();
@@ -103,7 +103,7 @@ Status GradientHooks::CollectSeparate() {
   return {};
 }
 
-// What has come was given up: a gradient that is left was told of by nobody.
+// Reported gradients have been moved: one that is left was not reported.
 Status GradientHooks::CheckAllArrived() const {
   for (ParameterId id = 0; id < parameters_.size(); ++id) {
     if (!parameters_[id].requires_grad() || !parameters_[id].grad().defined()) continue;

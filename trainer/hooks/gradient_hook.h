@@ -1,10 +1,10 @@
-// GradientHooks: when LibTorch has accumulated a parameter's gradient, moves it over the parameter
-// in the chunk's rCache block and gives LibTorch's own copy up (Elixir v2, section 4.1: gradients
+// GradientHooks: after LibTorch has accumulated a parameter's gradient, moves it over the parameter
+// in the chunk's rCache block and frees LibTorch's own copy (Elixir v2, section 4.1: gradients
 // overwrite parameters).
 //
-// One thread, the one that made the object; a gradient that comes on another one is left where it
-// is, and ends the step as OperatorHook::CheckThreads says. Chunks in separate-gradient mode keep
-// LibTorch's copy until CollectSeparate.
+// One thread, the one that made the object; a gradient that arrives on another thread is left in
+// place and ends the step as described at OperatorHook::CheckThreads. Chunks in separate-gradient
+// mode keep LibTorch's copy until CollectSeparate.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@ class Tensor;
 
 namespace tidepool::trainer {
 
-// Who tells that a gradient has been accumulated. LibTorch has one such hook a tensor, and Python
-// keeps its users' hooks behind that one.
+// Who reports an accumulated gradient. LibTorch allows one such hook per tensor, and Python runs
+// its users' hooks from that one.
 enum class GradientTeller : uint8_t {
-  kHooks,   // hooks of the object's own, one a parameter
-  kCaller,  // the caller, by Arrived
+  kHooks,   // hooks of this object, one per parameter
+  kCaller,  // the caller, through Arrived
 };
 
-// Takes a parameter's gradient, as LibTorch has accumulated it, in place of the rCache.
+// Takes a parameter's gradient, as accumulated by LibTorch, instead of the rCache.
 using GradientSink = std::function<Status(ParameterId, const at::Tensor&)>;
 
 class GradientHooks {
@@ -39,18 +39,18 @@ class GradientHooks {
   // `parameters[i]` is ParameterId i. All must outlive the hooks.
   GradientHooks(ParameterCache* cache, OperatorHook* operators, std::vector<at::Tensor> parameters,
                 GradientTeller teller = GradientTeller::kHooks);
-  // From here on gradients go to `sink`, and FinishBackward has nothing to collect.
+  // Sends all later gradients to `sink`; FinishBackward then has nothing to collect.
   void SetSink(GradientSink sink) { sink_ = std::move(sink); }
   ~GradientHooks();
   GradientHooks(const GradientHooks&) = delete;
   GradientHooks& operator=(const GradientHooks&) = delete;
 
-  // LibTorch has accumulated the parameter's gradient. A failure is latched by the OperatorHook.
+  // LibTorch has accumulated the parameter's gradient. Failures are latched by the OperatorHook.
   void Arrived(ParameterId parameter);
-  // End of one micro-batch's backward: hands in what is still in LibTorch's copies, zero for
-  // parameters without a gradient, and starts the reduce-scatter of every chunk that is not yet on
-  // its way. Errors: what the cache or an earlier hook latched, kUsageError (of a gradient nobody
-  // has told).
+  // Ends one micro-batch's backward: submits the gradients still in LibTorch's copies, zeros for
+  // parameters without a gradient, and starts the reduce-scatter of every chunk not yet in flight.
+  // Errors: as latched by the cache or an earlier hook, kUsageError (a gradient that was not
+  // reported).
   Status FinishBackward(uint32_t micro_batch);
   // Drops gradients that LibTorch holds (after an abandoned step).
   void DropAll();

@@ -19,13 +19,13 @@
 namespace tidepool::trainer {
 namespace {
 
-// The hooks of this thread, and LibTorch's names of the two callbacks that serve them all.
+// The hooks of this thread, and LibTorch's handles of the two callbacks that serve them all.
 thread_local std::vector<OperatorHook*> installed;
 thread_local at::CallbackHandle operators_watched = 0, nodes_watched = 0;
-// Watched operators on threads that have no hook. The callback cannot know whose they are.
+// Watched operators on threads without a hook. The callback cannot know whose they are.
 std::atomic<uint64_t> stray_operators{0};
 
-// True for a node of backward whose code is not LibTorch's. Each type is looked at once.
+// True for a backward node whose code is not LibTorch's. Each type is checked once.
 bool IsUsersOwn(const torch::autograd::Node& node) {
   thread_local std::unordered_map<std::type_index, bool> known;
   const auto [entry, is_new] = known.try_emplace(typeid(node), false);
@@ -56,7 +56,7 @@ struct OperatorCallbacks {
     for (OperatorHook* hook : installed) hook->After(&function);
   }
 
-  // In a forked process, on the thread that forked.
+  // Runs in the forked child, on the thread that forked.
   static void Forked() {
     for (OperatorHook* hook : installed) hook->binding_->RefuseForked();
     installed.clear();
@@ -121,7 +121,7 @@ void OperatorHook::Start(const at::RecordFunction& function) {
   if (!touched_.empty()) Before(&function, function.name());
 }
 
-// The node's way on says what the function was given: a parameter's gradient goes to its
+// The node's outgoing edges tell the function's inputs: a parameter's gradient goes to its
 // AccumulateGrad.
 void OperatorHook::StartNode(const at::RecordFunction& function) {
   if (!status_.ok()) return;
@@ -179,7 +179,7 @@ void OperatorHook::After(const void* function) {
     binding_->AdmitWrite(refusals_.back().chunk);
     refusals_.pop_back();
   }
-  // An operator within another one ends before it.
+  // Nested operators end first.
   if (holding_ == 0 || holds_[holding_ - 1].function != function) return;
   EndLast();
 }

@@ -11,9 +11,9 @@
 namespace tidepool::trainer {
 namespace {
 
-// What an operator's schema says of its arguments; bit i is argument i.
+// The argument uses in an operator's schema; bit i is argument i.
 struct ArgumentUses {
-  uint64_t viewed = 0;   // only another view of it is made
+  uint64_t viewed = 0;   // only used to make another view of it
   uint64_t written = 0;  // in place, or as an output
 };
 
@@ -28,10 +28,10 @@ ArgumentUses UsesOf(const c10::FunctionSchema& schema) {
   return uses;
 }
 
-// Known operators of this thread. LibTorch copies a schema for each caller, so each is asked for
-// once. Overloads of one name that view or write differ in the number of their arguments.
+// Known operators of this thread. LibTorch copies a schema for each caller, so each is requested
+// once. Overloads of one name that view or write differ in their number of arguments.
 struct KnownOperator {
-  const char* name;  // the registered schema's own text, which stays
+  const char* name;  // the registered schema's own text, which outlives it
   size_t arguments;
   friend bool operator==(const KnownOperator&, const KnownOperator&) = default;
 };
@@ -48,16 +48,16 @@ ArgumentUses UsesOf(const at::RecordFunction& function) {
   if (found != known.end()) return found->second;
 
   const std::optional<c10::FunctionSchema> schema = function.operator_schema();
-  // LibTorch records Tensor::detach a second time, by its name alone.
+  // LibTorch records Tensor::detach a second time, by name only.
   if (!schema && key.name == std::string_view("detach")) return {.viewed = 1};
-  if (!schema) return {};  // its name may be a text that goes
+  if (!schema) return {};  // its name may be a temporary text
   const ArgumentUses uses = UsesOf(*schema);
   known.emplace(key, uses);
   return uses;
 }
 
-// Parameters among an operator's tensor inputs, in order of appearance; lists and optional tensors
-// are looked into.
+// Collects the parameters among an operator's tensor inputs in order of appearance, looking into
+// lists and optional tensors.
 template <typename Find>
 void Collect(const Find& find, const at::Tensor& tensor, std::vector<ParameterId>* parameters) {
   const uint32_t parameter = find(tensor);
@@ -71,7 +71,7 @@ void Collect(const Find& find, const c10::IValue& value, std::vector<ParameterId
   if (value.isTensor()) {
     Collect(find, value.toTensor(), parameters);
   } else if (value.isList()) {
-    // Also a list of tensors: they lie in it as values, and are not copied out.
+    // Also a list of tensors: its elements are values and are not copied.
     for (const c10::IValue& item : value.toListRef()) Collect(find, item, parameters);
   }
 }
@@ -89,7 +89,7 @@ uint32_t Used(const Find& find, const at::RecordFunction& function,
   const ArgumentUses uses = UsesOf(function);
   if (uses.viewed == 0 && uses.written == 0) return StorageBinding::kNoParameter;
 
-  // Once more, now that it matters how each argument is used.
+  // A second pass, now that the use of each argument matters.
   uint32_t written = StorageBinding::kNoParameter;
   const auto& inputs = function.inputs();
   reads->clear();

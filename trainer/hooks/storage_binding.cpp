@@ -27,8 +27,8 @@ constexpr const char* kForked =
     "parameters are with the process that trains, and this one was forked from it: give workers "
     "(a DataLoader's too) what they need before, or start them with \"spawn\"";
 
-// LibTorch lets a storage refuse its memory (FakeTensor does so) but has no way back. The members
-// of another class may be named in an explicit instantiation.
+// LibTorch lets a storage refuse its memory (FakeTensor does so) but cannot undo it. An explicit
+// instantiation may name another class's private members.
 template <bool c10::StorageImpl::*kThrows, bool c10::StorageImpl::*kChecks>
 struct Refusals {
   friend void SetRefusal(c10::StorageImpl* storage, bool on) {
@@ -43,7 +43,7 @@ template struct Refusals<&c10::StorageImpl::throw_on_immutable_data_ptr_,
 }  // namespace
 
 struct StorageBinding::State {
-  // Pages of one kind, unmapped at destruction.
+  // Pages of one kind, unmapped on destruction.
   class Pages {
    public:
     static Result<std::unique_ptr<Pages>> Map(uint64_t bytes, int protection) {
@@ -70,16 +70,16 @@ struct StorageBinding::State {
     uint32_t parameter;
   };
   c10::Device device{c10::DeviceType::CPU};  // of all parameters
-  // PROT_NONE: what evicted parameters point at.
+  // PROT_NONE: the target of absent parameters.
   std::unique_ptr<Pages> fault;
-  // Readable and writable, never touched before a failure.
+  // Readable and writable, untouched before a failure.
   std::unique_ptr<Pages> host_spare;
-  // The same on a device, which has no pages that come by themselves.
+  // The same on a device, which has no demand paging.
   at::Tensor device_spare;
   std::vector<c10::Storage> storages;                           // by ChunkId
   std::vector<bool> placed;                                     // by ChunkId
   std::vector<at::Tensor> tensors;                              // by parameter
-  std::unordered_map<const c10::StorageImpl*, ChunkId> chunks;  // the way back
+  std::unordered_map<const c10::StorageImpl*, ChunkId> chunks;  // reverse lookup
   std::vector<std::vector<Start>> starts;                       // by ChunkId, ascending
   std::vector<ChunkId> chunk_of;                                // by parameter
 };
@@ -127,7 +127,7 @@ Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(
   if (state->device.is_cpu()) {
     TP_ASSIGN_OR_RETURN(state->host_spare, State::Pages::Map(largest, PROT_READ | PROT_WRITE));
   } else {
-    // Allocated now, because there may be no memory left when it is needed, after a failure.
+    // Allocated now: after a failure there may be no memory left.
     state->device_spare = at::zeros({static_cast<int64_t>(largest)},
                                     at::TensorOptions().dtype(at::kByte).device(state->device));
   }
@@ -136,7 +136,7 @@ Result<std::unique_ptr<StorageBinding>> StorageBinding::Bind(
   state->placed.resize(chunk_bytes.size(), false);
   state->tensors = tensors;
   for (ChunkId chunk = 0; chunk < chunk_bytes.size(); ++chunk) {
-    // No allocator and not resizable: LibTorch can never move or grow what we place.
+    // No allocator and not resizable: LibTorch can never move or grow it.
     state->storages.emplace_back(c10::Storage::use_byte_size_t(), chunk_bytes[chunk],
                                  at::DataPtr(state->fault->address(), state->device), nullptr,
                                  /*resizable=*/false);
@@ -208,7 +208,7 @@ uint32_t StorageBinding::ParameterOf(const at::Tensor& tensor) const {
   const auto found =
       state_->chunks.find(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
   if (found == state_->chunks.end()) return kNoParameter;
-  // The offset counts elements of the tensor, which may be a view of another type.
+  // The offset counts elements of the tensor, which may be a view with another dtype.
   const uint64_t byte =
       static_cast<uint64_t>(tensor.storage_offset()) * static_cast<uint64_t>(tensor.element_size());
   const std::vector<State::Start>& starts = state_->starts[found->second];

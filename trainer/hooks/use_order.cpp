@@ -35,7 +35,7 @@ std::unique_ptr<at::ObserverContext> NoteOperator(const at::RecordFunction& func
   return nullptr;
 }
 
-// Every parameter is a chunk of its own, and all of them lie on the same zeros.
+// Makes every parameter a chunk of its own, all on the same zeros.
 Result<std::unique_ptr<StorageBinding>> BindToZeros(const std::vector<at::Tensor>& parameters) {
   std::vector<uint64_t> bytes;
   std::vector<BoundParameter> places;
