@@ -13,12 +13,12 @@
 namespace tidepool::trainer {
 namespace {
 
-// Backward on the calling thread, also for operators of a GPU: the engine of LibTorch has a thread
-// for each device, and gives a node of the graph to that of its device unless this flag of the
-// calling thread is off; then Engine::ready_queue names the caller's own queue for every device,
-// and Engine::execute works it off before it returns. The flag is among what a GraphTask keeps of
-// its caller's state (ATen/ThreadLocalState.h), so a re-entrant backward
-// (trainer/model/checkpoint.h) has it too. The device threads are made all the same, and sleep.
+// Runs backward on the calling thread, also for a GPU's operators: LibTorch's engine has a thread
+// per device and hands a graph node to its device's thread unless this flag of the calling thread
+// is off; then Engine::ready_queue returns the caller's own queue for every device, and
+// Engine::execute drains it before it returns. The flag is part of the caller's state kept in a
+// GraphTask (ATen/ThreadLocalState.h), so a re-entrant backward (trainer/model/checkpoint.h) has it
+// too. The device threads are created anyway, and sleep.
 class BackwardOnThisThread {
  public:
   BackwardOnThisThread()
@@ -149,7 +149,7 @@ Status TrainingEngine::RunMicroBatch(Version version, uint32_t micro_batch,
     Computes("forward " + std::to_string(micro_batch));
     const at::Tensor result = loss();
     losses_.push_back(result.detach());
-    // After a failed forward the loss is made of zeros: there is nothing to differentiate.
+    // After a failed forward the loss is zeros: do not differentiate.
     if (!operators_->status().ok()) return;
     TP_POINT("trainer.forward_done");
     Computes("backward " + std::to_string(micro_batch));
@@ -170,13 +170,13 @@ Status TrainingEngine::RunWhole(Version version, const WholeStep& step) {
     if (!done.ok()) operators_->Latch(std::move(done));
     Computes("");
   }));
-  if (cache_->trace_only()) return gradients_->FinishBackward(0);  // says what the order needs
+  if (cache_->trace_only()) return gradients_->FinishBackward(0);  // reports the order's need
   return operators_->status();
 }
 
 Result<std::vector<double>> TrainingEngine::TakeLosses() {
   std::vector<double> values;
-  // LibTorch's own wait polls nothing, so the loss of a peer would not end it.
+  // LibTorch's own wait does not poll, so the loss of a peer would not end it.
   TP_RETURN_IF_ERROR(cache_->AwaitOperators());
   TP_RETURN_IF_ERROR(CatchTorch([&] {
     const torch::NoGradGuard no_grad;
@@ -224,8 +224,8 @@ OpenSteps* TrainingEngine::Open(Version sealed) {
   return open_.get();
 }
 
-// Called when an evaluation finds the rCache too small: traces a training step as well, whose needs
-// are larger, so that the size in the error is enough for both.
+// Called when an evaluation finds the rCache too small: traces a training step as well, which needs
+// more, so that the size in the error is enough for both.
 Status TrainingEngine::TraceTraining(const LossFunction& loss) {
   cache_->BeginDryTraining();
   TP_RETURN_IF_ERROR(Guarded([&] { loss().backward(); }));

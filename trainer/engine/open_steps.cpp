@@ -14,7 +14,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// LibTorch's number of the backward that runs on this thread; -1: none.
+// LibTorch's number of the backward running on this thread; -1: none.
 bool InBackward() {
   return torch::autograd::get_current_graph_task_id() != -1;
 }
@@ -76,7 +76,7 @@ void OpenSteps::Touch(ParameterId parameter) {
 
 Status OpenSteps::BeginPass(Pass pass) {
   TP_RETURN_IF_ERROR(CheckBound());
-  // A free pass may have fetched for uses that did not come.
+  // A free pass may have fetched for uses that did not happen.
   if (pass_ == Pass::kFree) TP_RETURN_IF_ERROR(parts_.cache->AwaitTransfers());
   const PassKind kind = pass == Pass::kTraining ? PassKind::kTrain : PassKind::kEvaluation;
   TP_RETURN_IF_ERROR(parts_.cache->BeginPass(kind, version_));
@@ -98,15 +98,15 @@ bool OpenSteps::abandoned() const {
   return in_backward_ && arrived_ && !InBackward();
 }
 
-// Outside of backward: an exception may have ended the last one.
+// Called outside of backward: an exception may have ended the last one.
 Status OpenSteps::SettleBackward() {
   if (abandoned()) return Abandoned();
   in_backward_ = is_bound_ = false;
   return {};
 }
 
-// The first node of a backward, of whatever model. One that lies within another backward (of a
-// checkpoint) comes later, so the end that is waited for is the outermost.
+// Called at the first node of a backward of any model. A nested backward (of a checkpoint) begins
+// later, so the end to wait for is that of the outermost.
 void OpenSteps::SeeNode() {
   if (!in_backward_ && pass_ == Pass::kTraining && InBackward()) BeginBackward();
 }
@@ -117,7 +117,7 @@ void OpenSteps::BeginBackward() {
   torch::autograd::Engine::get_default_engine().queue_callback([this] { EndBackward(); });
 }
 
-// An operator, or a gradient, of a backward.
+// Called for an operator, or a gradient, of a backward.
 Status OpenSteps::NoteBackward() {
   if (pass_ != Pass::kTraining) {
     return Status(ErrorId::kUsageError, "backward runs on a forward from before the last step")
@@ -133,10 +133,10 @@ Status OpenSteps::NoteBackward() {
   return {};
 }
 
-// Runs where LibTorch ends the outermost backward; an exception comes out of it.
+// Runs when LibTorch ends the outermost backward; may throw.
 void OpenSteps::EndBackward() {
   in_backward_ = is_bound_ = false;
-  // torch.autograd.grad hands its gradients to the caller.
+  // torch.autograd.grad returns its gradients to the caller.
   if (!std::exchange(arrived_, false) && parts_.operators->status().ok()) return;
   TP_POINT("trainer.backward_done");
 
@@ -158,7 +158,7 @@ Status OpenSteps::BeginForward(bool training) {
 
 Status OpenSteps::Arrived(ParameterId parameter) {
   TP_RETURN_IF_ERROR(parts_.operators->status());
-  // torch.autograd.grad may still run behind the last one.
+  // torch.autograd.grad may still run after the last one.
   Status noted =
       micro_batch_ < micro_batches_ ? NoteBackward() : TooMany(micro_batch_ + 1, micro_batches_);
   if (noted.ok()) {
@@ -246,7 +246,7 @@ Result<client::Outcome> OpenSteps::EndStep(client::StepEnd end) {
 
 Result<client::Outcome> OpenSteps::Seal(client::StepEnd end) {
   while (micro_batch_ < micro_batches_) {
-    // The same chunk follows itself, and must not overtake itself on the way to the server.
+    // The same chunk is submitted twice in a row, and must not overtake itself in flight.
     TP_RETURN_IF_ERROR(parts_.cache->AwaitTransfers());
     TP_RETURN_IF_ERROR(parts_.gradients->FinishBackward(micro_batch_++));
   }

@@ -10,7 +10,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// Cuts off the C++ backtrace, which helps no user.
+// Cuts off the C++ backtrace, which does not help users.
 std::string FirstLine(const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
   return text.substr(0, text.find('\n'));

@@ -1,6 +1,6 @@
-// CatchTorch: LibTorch's exceptions as the house's errors.
+// CatchTorch: converts LibTorch's exceptions to a Status.
 //
-// Any thread. Everything that may throw is called through it: nothing of the house throws.
+// Any thread. All calls that may throw go through it: our own code does not throw.
 #pragma once
 
 #include <functional>
@@ -9,9 +9,9 @@
 
 namespace tidepool::trainer {
 
-// ok, or what `body` threw: kDeviceMemoryShort (a device's allocator had no room), kCudaFailed (a
-// call of the CUDA runtime failed; it may be that of an earlier operator), that of a ModelError,
-// kLibraryFailed (all else).
+// ok, or the exception of `body`: kDeviceMemoryShort (a device's allocator had no room),
+// kCudaFailed (a call of the CUDA runtime failed, perhaps for an earlier operator), that of a
+// ModelError, kLibraryFailed (all else).
 Status CatchTorch(const std::function<void()>& body);
 
 }  // namespace tidepool::trainer

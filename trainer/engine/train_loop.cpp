@@ -16,7 +16,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// The scaler after the verdict of the step that the run goes on behind.
+// The scaler after the verdict of the step after which the run continues.
 optim::LossScaler ScalerAt(const TrainTask& task) {
   if (task.start.version == 0 || !task.loss_scaling) return optim::LossScaler(task.scaler);
   optim::LossScaler scaler(
@@ -54,7 +54,7 @@ class Run {
   const TrainTask& task_;
   optim::LossScaler scaler_;
   Version version_;
-  uint64_t random_ = 0;  // changes with every step; kept in the step record
+  uint64_t random_ = 0;  // changes with every step; saved in the step record
   CacheCounters before_{};
   TrainSummary summary_;
 };
@@ -70,10 +70,9 @@ Status Run::MeanOverRanks(double* value) {
 }
 
 Status Run::MicroBatches(StepReport* report) {
-  // A step's random numbers follow from the step alone, so a step that is done again sees the same
-  // ones.
+  // A step's random numbers depend only on the step, so a repeated step sees the same ones.
   at::manual_seed(SplitMix64(random_ ^ task_.column).Next());
-  // The gradients of all micro-batches and columns are summed; this factor makes the sum a mean,
+  // Gradients are summed over all micro-batches and columns; this factor makes the sum a mean,
   // times the loss scale.
   const double scale = task_.loss_scaling ? scaler_.scale() : 1;
   const double factor = scale / (static_cast<double>(task_.micro_batches) * task_.columns);
@@ -97,15 +96,15 @@ Status Run::MicroBatches(StepReport* report) {
   return {};
 }
 
-// Called once a step, when the device has done all of it.
+// Called once per step, when the device has finished it.
 Status Run::TakeLoss(StepReport* report) {
   TP_ASSIGN_OR_RETURN(const std::vector<double> values, task_.engine->TakeLosses());
   for (const double value : values) report->loss += value / task_.micro_batches;
   return MeanOverRanks(&report->loss);
 }
 
-// The loss is noted before the step can be sealed: a run that goes on behind a sealed step can then
-// report it.
+// Records the loss before the step can be sealed, so that a run that continues after a sealed step
+// can report it.
 Status Run::EndStep(StepReport* report, client::Outcome* sealed) {
   client::StepEnd end{.version = version_,
                       .learning_rate = static_cast<float>(report->learning_rate),
@@ -116,7 +115,7 @@ Status Run::EndStep(StepReport* report, client::Outcome* sealed) {
 
   const auto note = [&]() -> Status {
     TP_RETURN_IF_ERROR(TakeLoss(report));
-    // The engine reads `end` behind this.
+    // The engine reads `end` after this.
     if (task_.world->rank() == 0)
       end.facts = {.loss = static_cast<float>(report->loss),
                    .tokens = report->tokens,
@@ -188,7 +187,7 @@ Status Run::TakeCounters(StepReport* report) {
   report->bytes_d2h = now.bytes_d2h - before_.bytes_d2h;
   report->groups = Difference(now.traffic, before_.traffic);
   report->groups_theory = task_.engine->planned_traffic();
-  // Ranks that help each other have different bytes, and only together those of the column.
+  // The ranks of one pipeline have different bytes; their sum is that of the column.
   if (task_.columns < task_.world->world()) TP_RETURN_IF_ERROR(SumTraffic(report));
 
   const GroupTraffic theory = SumOf(report->groups_theory);
@@ -197,9 +196,9 @@ Status Run::TakeCounters(StepReport* report) {
   return {};
 }
 
-// Bytes are whole numbers below 2^53, so that their sums are exact.
+// Bytes are integers below 2^53, so their sums are exact.
 Status Run::SumTraffic(StepReport* report) {
-  // A rank that has no plan yet has no theory, and then nobody has.
+  // If one rank has no plan yet, no rank reports theory.
   uint64_t without_plan = report->groups_theory.empty() ? 1 : 0;
   report->groups_theory.resize(report->groups.size());
   std::vector<uint64_t*> fields{&without_plan,         &report->bytes_h2d,
@@ -221,8 +220,8 @@ Status Run::SumTraffic(StepReport* report) {
   return {};
 }
 
-// A signal reaches the ranks at different steps; they stop together at the first step that any of
-// them wants to stop at.
+// A signal reaches the ranks at different steps; all stop together at the first step at which any
+// rank wants to stop.
 Result<bool> Run::StopWanted() {
   double wanted = task_.stop_wanted != nullptr && task_.stop_wanted() ? 1 : 0;
   TP_RETURN_IF_ERROR(task_.world->SumDoubles(&wanted, 1));
@@ -262,8 +261,8 @@ Status Run::Step(uint64_t step) {
   return task_.after_step ? task_.after_step(version_) : Status();
 }
 
-// Writes the report of the last sealed step, whose process died before it had written it: from what
-// was noted, and with the held-out loss, which the sealed weights still give.
+// Writes the report of the last sealed step if its process died before writing it: from the
+// recorded loss, and with the held-out loss, which the sealed weights still give.
 Status Run::ReportUnreported() {
   double due = task_.reports != nullptr && task_.reports->unreported() ? 1 : 0;
   TP_RETURN_IF_ERROR(task_.world->SumDoubles(&due, 1));
