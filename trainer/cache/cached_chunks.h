@@ -95,7 +95,7 @@ class CachedChunks {
   std::vector<ChunkId> Candidates() const;
   // Gives the victim's block to the successor. Requires that nothing pins the victim.
   void Evict(ChunkId victim, ChunkId successor);
-  // Starts the fetch of the chunk's parameters to its place. `ahead`: before an operator needs them.
+  // Starts the fetch of the chunk's parameters to its place. `ahead`: ahead of an operator's need.
   void Fetch(ChunkId chunk, const Wanted& wanted, bool ahead);
   // Waits until the chunk's parameters are there, records the move, counts. Errors: those of the
   // server and the group.
