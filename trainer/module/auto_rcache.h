@@ -1,8 +1,8 @@
-// AutoRcache: how large the rCache of a module's job is: as the user says, as the job has it
-// already, or by a profile.
+// AutoRcache: the rCache size of a module's job: given by the user, taken from the existing job, or
+// computed from a profile.
 //
-// The program's main thread. The room of a GPU is asked for once, before there is a plan, so that
-// every plan of a job comes to the same size.
+// The program's main thread. The GPU's memory is queried once, before there is a plan, so that
+// every plan of a job gets the same size.
 #pragma once
 
 #include <cstdint>
@@ -19,24 +19,23 @@
 
 namespace tidepool::trainer {
 
-// Beside the options of the run.
+// Inputs besides the run's options.
 struct AutoRcache {
   const StepProfile* profile = nullptr;  // may be null
-  std::optional<DeviceMemory> memory;    // of the rank's GPU, where it was asked
-  uint64_t held_bytes = 0;               // of the job that the server holds; 0: none
+  std::optional<DeviceMemory> memory;    // of the rank's GPU, if queried
+  uint64_t held_bytes = 0;               // of the job at the server; 0: none
   OptimizerSpec optimizer;
 };
 
-// The memory of the GPU that the rank computes on; none on the host, with several ranks (each may
-// find something else in use, and all must come to the same size), and where no GPU can be asked.
+// The memory of the rank's GPU; nullopt on the host, with several ranks (each may find different
+// use, but all need the same size), and if the GPU cannot be queried.
 std::optional<DeviceMemory> MemoryToPlan(const RunOptions& run, const RankPlace& place);
 
-// "auto" is, in this order: what the job has; on a GPU what fits beside activations, as
-// ChooseRcache decides; on the host what ChooseHostBlocks says, and two blocks to fetch ahead into;
-// else a quarter of what can be evicted, also where the profile knows no arithmetic. The last two
-// are at least 64 MiB and four chunks. Profiles of several ranks may differ, and their rCaches must
-// not: they have the quarter.
-// Errors: those of PlanRcache.
+// "auto" is, in this order: the size of the existing job; on a GPU what fits beside activations, by
+// ChooseRcache; on the host the result of ChooseHostBlocks, plus two blocks to prefetch into; else
+// a quarter of the evictable bytes, also if the profile has no arithmetic. The last two are at
+// least 64 MiB and four chunks. Several ranks use the quarter: their profiles may differ, their
+// rCaches must not. Errors: those of PlanRcache.
 Result<RcachePlan> PlanModuleRcache(const ChunkLayout& layout, const RunOptions& run,
                                     const RankPlace& place, const AutoRcache& what);
 

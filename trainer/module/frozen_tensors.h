@@ -1,7 +1,7 @@
-// FrozenTensors: the values of a module's frozen parameters, as the bytes of the frozen chunks of a
-// layout: what the server knows them by, and where an upload reads them.
+// FrozenTensors: the values of a module's frozen parameters as the bytes of a layout's frozen
+// chunks: hashed for their names at the server, and read by an upload.
 //
-// One thread. Keeps the tensors, which may lie in a mapped file, until it ends. Jobs of one user
+// One thread. Keeps the tensors, which may be in a mapped file, until destruction. Jobs of one user
 // whose frozen chunks have the same bytes share them in the pool
 // (docs/decisions/021-frozen-base.md).
 #pragma once
@@ -24,11 +24,11 @@ class FrozenTensors {
   // `layout` outlives the object.
   explicit FrozenTensors(const ChunkLayout& layout);
 
-  // The values of a frozen parameter: dense, of its chunk's dtype (of any where the chunk is
-  // raw), in host memory. Once for each.
+  // Adds the values of a frozen parameter: dense, of its chunk's dtype (of any dtype if the chunk
+  // is raw), in host memory. Call once per parameter.
   void Give(ParameterId parameter, const at::Tensor& values);
-  // Bytes of the frozen chunk `index` (counted from the first frozen one) from byte `begin` on;
-  // padding is zeros.
+  // Reads bytes of the frozen chunk `index` (counted from the first frozen one) from byte `begin`
+  // on; padding is zeros.
   void Read(size_t index, uint64_t begin, std::span<std::byte> bytes) const;
   // The name of each frozen chunk.
   std::vector<ContentHash> HashChunks() const;

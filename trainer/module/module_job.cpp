@@ -30,7 +30,7 @@ Result<std::unique_ptr<ModuleJob>> ModuleJob::Make(ModuleSettings settings, Cloc
   TP_ASSIGN_OR_RETURN(job->place_, DetectRank(ReadEnvironment(), getppid()));
   TP_RETURN_IF_ERROR(WaitsOf(run.job, run.server).status());
 
-  // Without a name the next start could not ask for the job.
+  // Without a name the next start could not find the job.
   const bool has_name = !run.job.name.empty() || !job->place_.job_name.empty();
   if (run.job.resume == "auto" && (!has_name || run.server.standalone)) run.job.resume = "never";
   TP_ASSIGN_OR_RETURN(job->resume_, ResumeWanted(run.job, run.server, job->place_));
@@ -121,7 +121,7 @@ Status ModuleJob::GiveFrozen(uint32_t index, at::Tensor values) {
   return {};
 }
 
-// The server knows frozen chunks by what is in them.
+// The server names frozen chunks by their content.
 Status ModuleJob::NameFrozen() {
   if (plan_->spec.frozen.empty()) return {};
   frozen_ = std::make_unique<FrozenTensors>(plan_->layout);
@@ -191,7 +191,7 @@ Status ModuleJob::TakeSlot() {
   return ProvideFrozen();
 }
 
-// The job may have been packed in another order, by another profile or none: then its own holds.
+// The job may have been packed in another order, by another profile or none: then its order holds.
 Status ModuleJob::TakeHeldSlot(Status refused) {
   Result<client::HeldLayout> held = client::AskLayout(session_->socket_dir(), name_, kAskNs);
   if (held.ok()) held_ = std::move(held).value();
@@ -295,7 +295,7 @@ Status ModuleJob::Bind() {
   EngineOptions options;
   options.rank = place_.rank;
   options.micro_batches = settings_.run.training.micro_batches;
-  // The caller says which parameters are used at several places.
+  // The caller declares parameters that are used more than once.
   options.cache.separate_while_recording = false;
   options.cache.seed = settings_.run.model.seed;
 
@@ -311,7 +311,7 @@ Status ModuleJob::Bind() {
   const client::Attachment& granted = session_->service()->attachment();
   const Version sealed = granted.weights_ready ? granted.sealed_version : 0;
   TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_->layout, options, std::move(parts)));
-  // Ranks whose profiles differ would meet in other collectives: each records its own order.
+  // Ranks whose profiles differ would meet in different collectives: each records its own order.
   if (profile_ && place_.world == 1)
     engine_->Foresee(
         ForeseeOrder(profile_->trace, plan_->layout, place_.rank, options.micro_batches));
@@ -328,7 +328,7 @@ Status ModuleJob::BeginForward(bool training) {
   return steps_->BeginForward(training);
 }
 
-// The server drops a step whose rank has left without a goodbye.
+// The server drops a step when a rank leaves without a goodbye.
 Status ModuleJob::DropStep() {
   const Version sealed = steps_->version();
   steps_ = nullptr;

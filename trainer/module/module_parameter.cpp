@@ -5,7 +5,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// What lies in the parameter's chunk: raw bytes where it is of no type that a job computes with.
+// The dtype of the parameter's chunk: raw bytes if a job cannot compute with its type.
 DType DTypeOf(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kFloat: return DType::kF32;

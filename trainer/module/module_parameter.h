@@ -1,4 +1,4 @@
-// ModuleParameter: one parameter of a user's module, as its job takes it.
+// ModuleParameter: one parameter of a user's module, in the form that its job takes.
 //
 // Any thread; pure functions.
 #pragma once
@@ -17,19 +17,19 @@ namespace tidepool::trainer {
 // One parameter of the module.
 struct ModuleParameter {
   std::string name;
-  // A dense leaf on the job's device. One that asks for a gradient is trained, and has the job's
-  // dtype or fp32; another is frozen, and has any type.
+  // A dense leaf on the job's device. If it requires a gradient, it is trained and has the job's
+  // dtype or fp32; otherwise it is frozen and has any type.
   at::Tensor tensor;
   uint32_t group = 0;      // index of ModuleSettings::groups
-  bool multi_use = false;  // the module uses it at several places
+  bool multi_use = false;  // the module uses it more than once
 };
 
-// Whether a job of `dtype` can take it: its memory, type, name and shape. Errors: kUsageError
+// Checks that a job of `dtype` can take it: memory, type, name and shape. Errors: kUsageError
 // (names the parameter).
 Status CheckParameter(const ModuleParameter& parameter, DType dtype);
-// What the layout must know of it.
+// Its note for the layout.
 ParameterNote NoteOf(const ModuleParameter& parameter);
-// kUsageError: "the parameter NAME WHAT".
+// kUsageError: "the parameter <name> <what>".
 Status BadParameter(const std::string& name, const std::string& what);
 
 }  // namespace tidepool::trainer

@@ -17,8 +17,7 @@ Status BadSetting(std::string_view key, const std::string& wanted) {
       .Where("settings of the job");
 }
 
-// Reads the keys of one object into the places that are named for them; one that no place was named
-// for is an error.
+// Reads the keys of one object into registered variables; an unregistered key is an error.
 class Keys {
  public:
   explicit Keys(const boost::json::object& object) : object_(object) {}
@@ -58,7 +57,7 @@ class Keys {
                   "a whole number from " + std::to_string(min) + " to " + std::to_string(max));
   }
 
-  // A key that other code reads; null where it is missing.
+  // Registers a key that other code reads; null if it is missing.
   const boost::json::value* Find(const char* key) {
     const boost::json::value* value = object_.if_contains(key);
     known_ += value != nullptr ? 1 : 0;
@@ -71,7 +70,7 @@ class Keys {
     return *this;
   }
 
-  // The first thing that was wrong.
+  // The first error.
   Status Done() const {
     if (!bad_.ok() || known_ == object_.size()) return bad_;
     return Status(ErrorId::kUsageError, "a setting of the job has an unknown name")
@@ -137,7 +136,7 @@ Status ReadGroups(const boost::json::value* value, ModuleSettings* settings) {
   return {};
 }
 
-// What the optimizer and the job demand of each other.
+// Checks constraints between optimizer and job.
 Status CheckTogether(ModuleSettings* settings) {
   TP_ASSIGN_OR_RETURN(const DType dtype, DTypeFromName(settings->run.model.dtype));
   if (dtype == DType::kF16) {

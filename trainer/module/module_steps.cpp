@@ -1,4 +1,4 @@
-// How ModuleJob ends a step, with numbers for each parameter group.
+// How ModuleJob ends a step, with hyperparameters for each parameter group.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -12,8 +12,8 @@ Result<client::Outcome> ModuleJob::Step(double learning_rate) {
   return Seal(static_cast<float>(learning_rate), {});
 }
 
-// Only what differs from how the job began is said: such steps stay as they were before groups had
-// numbers of their own.
+// Sends only numbers that differ from the job's: otherwise the request is as before groups had
+// their own numbers.
 Result<client::Outcome> ModuleJob::Step(std::span<const GroupNumbers> groups) {
   if (groups.size() != settings_.groups.size()) {
     return Status(ErrorId::kUsageError,
@@ -30,7 +30,7 @@ Result<client::Outcome> ModuleJob::Step(std::span<const GroupNumbers> groups) {
         .Fix("correct the number, or the schedule that sets it");
   }
 
-  // The rate that the job's factors refer to.
+  // The rate to which the job's factors refer.
   const auto whole = std::find_if(settings_.groups.begin(), settings_.groups.end(),
                                   [](const auto& group) { return group.lr_scale == 1; });
   const auto base =

@@ -15,7 +15,7 @@ Status Wrong(const std::string& what, const std::string& where) {
   return Status(ErrorId::kUsageError, what).Where(where);
 }
 
-// A tensor of this kind that has no memory: what a job places in its rCache.
+// A tensor like this one but without memory, which a job places in its rCache.
 at::Tensor WithoutMemory(const at::Tensor& like, c10::ScalarType dtype, c10::Device device) {
   at::Tensor made = at::empty(like.sizes(), like.options().dtype(dtype).device(device));
   made.storage().unsafeGetStorageImpl()->set_nbytes(0);
@@ -23,12 +23,12 @@ at::Tensor WithoutMemory(const at::Tensor& like, c10::ScalarType dtype, c10::Dev
   return made;
 }
 
-// Others are quantised, or no numbers to compute with.
+// Other types are quantised, or not numeric.
 bool IsConverted(c10::ScalarType type) {
   return type == at::kDouble || type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
 }
 
-// Bytes of memory that a parameter covers.
+// The memory range of a parameter.
 struct Span {
   const std::byte* begin;
   const std::byte* end;
@@ -69,7 +69,7 @@ Status ModuleTensors::Collect(const torch::nn::Module& module,
   return CheckOwnMemory();
 }
 
-// The job moves each parameter on its own.
+// The job moves each parameter separately.
 Status ModuleTensors::CheckOwnMemory() const {
   std::vector<Span> spans;
   for (const Parameter& parameter : parameters_) {

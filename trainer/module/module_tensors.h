@@ -1,8 +1,8 @@
-// ModuleTensors: the parameters of a torch::nn::Module as a job takes them: each once, in its dtype
-// there and on the job's device.
+// ModuleTensors: the parameters of a torch::nn::Module in the form that a job takes: each once, in
+// the job's dtype and on its device.
 //
-// One thread. Shares the module's tensors. What Place has exchanged comes back when the object
-// ends, unless Keep was called.
+// One thread. Shares the module's tensors. Destruction restores what Place has replaced, unless
+// Keep was called.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ namespace tidepool::trainer {
 
 class ModuleTensors {
  public:
-  // One parameter, in the order of registration; `name` is the first that it has.
+  // One parameter, in order of registration; `name` is its first name.
   struct Parameter {
     std::string name;
     at::Tensor tensor;
-    bool multi_use = false;  // it has several names, or the caller said so
-    bool keep_f32 = false;   // KeepF32 has named it
-    at::Tensor former;       // what Place took out of the tensor; undefined where it did not
+    bool multi_use = false;  // it has several names, or the caller declared it
+    bool keep_f32 = false;   // named by KeepF32
+    at::Tensor former;       // data that Place took out of the tensor; undefined if it did not
   };
 
   ModuleTensors() = default;
@@ -34,28 +34,28 @@ class ModuleTensors {
   ModuleTensors(const ModuleTensors&) = delete;
   ModuleTensors& operator=(const ModuleTensors&) = delete;
 
-  // Parameters of the module that are of a floating-point type, or dense and frozen; others stay
-  // the module's own. `multi_use`: names of those that are used at several places. Errors:
-  // kUsageError (no such name; parameters that overlap in memory).
+  // Collects the parameters that have a floating-point type, or are dense and frozen; others stay
+  // the module's own. `multi_use`: names of those used more than once. Errors: kUsageError (no such
+  // name; parameters that overlap in memory).
   Status Collect(const torch::nn::Module& module, const std::vector<std::string>& multi_use);
-  // The dtype of the first trained parameter that is not fp32: "bf16" or another; "fp32" where
-  // there is none.
+  // The dtype of the first trained parameter that is not fp32: "bf16" or another; "fp32" if there
+  // is none.
   std::string DTypeName() const;
-  // Index of the parameter that has this name, its first or another. Errors: kUsageError.
+  // Index of the parameter with this name, its first or another. Errors: kUsageError.
   Result<uint32_t> IndexOf(const std::string& name) const;
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
-  // Marks parameters that are to be fp32 whatever Place is told: by one of their names, or by a
-  // pattern of names with * and ?. Errors: kUsageError (one fits none).
+  // Marks parameters that stay fp32 whatever dtype Place gets: by one of their names, or by a
+  // pattern with * and ?. Errors: kUsageError (one matches nothing).
   Status KeepF32(const std::vector<std::string>& patterns);
-  // Gives each parameter that differs from its dtype or the job's device a tensor of it, without
-  // memory, and drops gradients. `dtype`: of all of fp16 or more bits; none: each has its own.
-  // Errors: kUsageError (a parameter is on another device than the host and that one), LibTorch's
-  // exceptions.
+  // Replaces the tensor of each parameter whose dtype or device differs from the job's by one
+  // without memory, and drops gradients. `dtype`: for all of 16 or more bits; nullopt: each keeps
+  // its own. Errors: kUsageError (a parameter is neither on the host nor on that device),
+  // LibTorch's exceptions.
   Status Place(std::optional<c10::ScalarType> dtype, c10::Device device);
-  // The values that a parameter had before Place, in host memory.
+  // A parameter's values before Place, in host memory.
   at::Tensor InitialValues(uint32_t index) const;
-  // The parameters stay as Place made them, and their former values are given up.
+  // Makes Place permanent: frees the former values.
   void Keep();
 
  private:

@@ -9,7 +9,7 @@ Status CheckSameWeights(Collective* world, const std::vector<InitialWeights>& we
   for (const InitialWeights& one : weights) of_rank_0.push_back(one.crc);
   TP_RETURN_IF_ERROR(world->Broadcast(of_rank_0.data(), of_rank_0.size() * sizeof(uint32_t)));
 
-  // How many ranks differ from rank 0, by parameter.
+  // The number of ranks that differ from rank 0, by parameter.
   std::vector<double> differ(weights.size());
   for (size_t i = 0; i < weights.size(); ++i) differ[i] = weights[i].crc == of_rank_0[i] ? 0 : 1;
   TP_RETURN_IF_ERROR(world->SumDoubles(differ.data(), differ.size()));

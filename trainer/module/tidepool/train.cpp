@@ -48,8 +48,8 @@ Value Take(Result<Value> result) {
   return std::move(result).value();
 }
 
-// memserver in the environment's TIDEPOOL_BIN, or where the library's installation has its
-// programs; empty: wherever a private server is looked for otherwise.
+// The memserver in TIDEPOOL_BIN of the environment, or in the library's installation; empty: the
+// usual search for a private server.
 std::string MemserverBesideLibrary() {
   std::vector<std::string> folders;
   if (const char* named = std::getenv("TIDEPOOL_BIN"); named != nullptr) folders.push_back(named);
@@ -57,7 +57,7 @@ std::string MemserverBesideLibrary() {
   if (dladdr(reinterpret_cast<const void*>(&Train), &about) != 0 && about.dli_fname != nullptr) {
     std::string folder = about.dli_fname;
     folder.resize(std::min(folder.rfind('/'), folder.size()));
-    // From lib, and from lib/x86_64-linux-gnu.
+    // From lib, or from lib/x86_64-linux-gnu.
     folders.push_back(folder + "/../bin");
     folders.push_back(folder + "/../../bin");
   }
@@ -83,7 +83,7 @@ void AddOptimizer(const TrainOptions& options, JsonWriter* json) {
   json->EndArray();
 }
 
-// The settings of the job, which ParseModuleSettings checks.
+// The job's settings; ParseModuleSettings checks them.
 std::string SettingsJson(const TrainOptions& options, const std::string& dtype) {
   const bool or_new = options.or_new && options.resume == "auto" && !options.standalone;
   const std::string memserver =
@@ -130,7 +130,7 @@ Error::Error(const std::string& text, Parts parts)
     : std::runtime_error(text), parts_(std::make_shared<const Parts>(std::move(parts))) {}
 Error::~Error() = default;
 
-// The job and what it has changed in this process.
+// The job, and what it has changed in this process.
 struct __attribute__((visibility("hidden"))) Training::State {
   // Tells the job that LibTorch has accumulated a gradient.
   struct GradientArrived final : torch::autograd::PostAccumulateGradHook {
@@ -152,10 +152,10 @@ struct __attribute__((visibility("hidden"))) Training::State {
   SteadyClock clock;
   ModuleTensors tensors;
   c10::Device device{at::kCPU};
-  OptimizerSpec rule;              // that the job began with
-  std::unique_ptr<ModuleJob> job;  // its index of a parameter is that of `tensors`
+  OptimizerSpec rule;              // as the job began
+  std::unique_ptr<ModuleJob> job;  // numbers parameters as in `tensors`
   trainer::ModuleSlot slot;
-  bool kept = false;     // a later start can go on with it
+  bool kept = false;     // a later start can continue it
   bool running = false;  // hooks are installed
   bool threads_were_on = false;
 };
@@ -217,7 +217,7 @@ Status Training::State::PutValues() {
   return {};
 }
 
-// LibTorch has one such hook a tensor.
+// LibTorch allows one such hook per tensor.
 Status Training::State::CheckHooks() const {
   for (const ModuleTensors::Parameter& parameter : tensors.parameters()) {
     if (!parameter.tensor.requires_grad()) continue;
@@ -264,7 +264,7 @@ void Training::State::MoveBuffers(torch::nn::Module& module) const {
 
 Training::Training(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Training::Training(Training&&) noexcept = default;
-// The former job of this object ends with `other`.
+// The assignment ends this object's former job.
 Training& Training::operator=(Training&& other) noexcept {
   std::swap(state_, other.state_);
   return *this;
@@ -272,7 +272,7 @@ Training& Training::operator=(Training&& other) noexcept {
 
 Training::~Training() {
   if (state_ == nullptr) return;
-  // A forked process has no part in the job, and must not say goodbye for it.
+  // A forked child is not part of the job and must not say goodbye for it.
   if (getpid() != state_->owner) {
     static_cast<void>(state_.release());
     return;
