@@ -72,7 +72,7 @@ void ActivationStore::BringBack(Kept* kept) {
   const c10::StreamGuard on_side(side);
   const size_t places = places_.size();
   kept->device = PlaceFor(kept->host);
-  if (places_.size() == places) used.block(side);  // operators use the place which have not run yet
+  if (places_.size() == places) used.block(side);  // operators not run yet use the buffer
   kept->device.copy_(kept->host, /*non_blocking=*/true);
   kept->back.emplace(device_.type());
   kept->back->record(side);
@@ -88,7 +88,7 @@ at::Tensor ActivationStore::Take(Slot slot) {
   kept_.erase(found);
   if (kept_.empty()) places_.clear();
   if (kept.back) {
-    // It was made on the side stream and is used on this one.
+    // Made on the side stream, used on this one.
     const c10::impl::VirtualGuardImpl device(device_.type());
     const c10::Stream current = device.getStream(device_);
     kept.back->block(current);

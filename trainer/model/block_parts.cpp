@@ -5,7 +5,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// Writes the new ones behind those that are there, and returns all.
+// Appends the new ones to the cached ones, and returns all.
 at::Tensor AppendTo(at::Tensor* kept, const at::Tensor& fresh, int64_t begin, int64_t context) {
   if (!kept->defined())
     *kept = at::empty({1, fresh.size(1), context, fresh.size(3)}, fresh.options());
@@ -46,7 +46,7 @@ at::Tensor Attend(const Attended& now, size_t number, int64_t context, KvCache* 
     values = AppendTo(&cache->values[number], values, cache->tokens, context);
   }
 
-  // A single token behind others sees them all.
+  // A single token after others sees all of them.
   const bool causal = cache == nullptr || cache->tokens == 0;
   const int64_t heads = now.queries.size(1);
   const at::Tensor mixed = at::scaled_dot_product_attention(

@@ -11,7 +11,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Lets the autograd context keep the piece, and its input where that waits in a store.
+// Keeps the piece in the autograd context, with its input if a store holds that.
 struct PieceHolder : torch::CustomClassHolder {
   PieceHolder(CheckpointedPiece kept, std::shared_ptr<ActivationStore> where)
       : piece(std::move(kept)), store(std::move(where)) {}
@@ -19,7 +19,7 @@ struct PieceHolder : torch::CustomClassHolder {
     if (slot != 0) store->Drop(slot);
   }
   CheckpointedPiece piece;
-  std::shared_ptr<ActivationStore> store;  // null: the context has the input
+  std::shared_ptr<ActivationStore> store;  // null: the context holds the input
   ActivationStore::Slot slot = 0;
 };
 
@@ -27,8 +27,8 @@ struct CheckpointFunction : torch::autograd::Function<CheckpointFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             c10::intrusive_ptr<PieceHolder> holder) {
     if (holder->store == nullptr) context->save_for_backward({input});
-    // Before the piece: its copy runs beside the piece's operators, and the input before has left
-    // when the piece takes memory.
+    // Before the piece: the copy overlaps the piece's operators, and the previous input has left
+    // when the piece allocates memory.
     if (holder->store != nullptr) holder->slot = holder->store->Put(input);
     at::Tensor output = holder->piece(input);  // Function::apply has turned gradients off
     context->saved_data["piece"] = c10::IValue::make_capsule(std::move(holder));

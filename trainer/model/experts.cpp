@@ -11,7 +11,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// What a model that is only traced is routed like: as evenly as can be.
+// Counts for a traced model: routing as even as possible.
 std::vector<int64_t> EvenCounts(int64_t choices, int64_t experts) {
   std::vector<int64_t> counts(static_cast<size_t>(experts), choices / experts);
   for (int64_t i = 0; i < choices % experts; ++i) ++counts[static_cast<size_t>(i)];
@@ -43,11 +43,11 @@ Experts::Experts(const GptShape& shape, uint32_t blocks, const NamedTensors& par
 at::Tensor Experts::TermOf(const at::Tensor& logits, const at::Tensor& probabilities,
                            const at::Tensor& counts) const {
   const double tokens = static_cast<double>(logits.size(0));
-  // E times the sum over experts of their share of tokens and their mean probability.
+  // E times the sum over experts of their token share times their mean probability.
   const at::Tensor aux = (counts.to(at::kFloat) * probabilities.mean(0)).sum() *
                          (aux_ * static_cast<double>(moe_.experts) / tokens);
   if (z_ == 0) return aux;
-  // The logarithm of the sum of exponentials is what softmax takes off each logit.
+  // The log-sum-exp is what log_softmax subtracts from each logit.
   const at::Tensor taken = logits.select(1, 0) - at::log_softmax(logits, -1).select(1, 0);
   return aux + taken.square().mean() * z_;
 }
@@ -65,7 +65,7 @@ Experts::Routing Experts::Route(at::Tensor* x) const {
   const at::Tensor probabilities = at::softmax(logits, -1);
   const auto [largest, chosen] = at::topk(probabilities, top, -1);
 
-  // First choices come before second ones, so that capacity is given to them first.
+  // First choices come before second ones, so that they get capacity first.
   Routing routing;
   routing.weights = (largest / largest.sum(-1, /*keepdim=*/true)).to(x->scalar_type()).t();
   const at::Tensor by_choice = chosen.t().reshape({-1});
@@ -79,7 +79,7 @@ Experts::Routing Experts::Route(at::Tensor* x) const {
     counts = at::empty({experts}, by_choice.options());
   } else {
     counts = at::bincount(by_choice, {}, experts);
-    // One copy, because the CPU waits for it.
+    // A single copy, because the CPU waits for it.
     const at::Tensor bad = at::isfinite(logits).logical_not().sum().view({1});
     const at::Tensor here = at::cat({counts, bad}).cpu();
     routing.counts.assign(here.const_data_ptr<int64_t>(), here.const_data_ptr<int64_t>() + experts);
@@ -144,7 +144,7 @@ at::Tensor Experts::Run(const at::Tensor& x) {
   const int64_t count = tokens.size(0);
   const Routing routing = Route(&tokens);
 
-  // Each token once a choice; a permutation's backward adds nothing up, so its order is fixed.
+  // Each token once per choice; the backward of a permutation adds nothing, so its order is fixed.
   const at::Tensor sorted = tokens.expand({top, count, hidden})
                                 .reshape({top * count, hidden})
                                 .index_select(0, routing.order);

@@ -1,17 +1,17 @@
-// Experts: what stands in place of a block's MLP where a model has experts: a router sends each
-// token to the `top_k` experts of the largest probability, and their results are added by these
-// probabilities, which are made to sum up to 1.
+// Experts: replaces a block's MLP in a mixture-of-experts model: a router sends each token to the
+// `top_k` experts with the largest probabilities, and their results are added, weighted by these
+// probabilities, normalised to a sum of 1.
 //
-// The model's thread. Errors of LibTorch pass as c10::Error; ModelError: router logits are not
-// numbers. Sources: Mixtral (Jiang et al. 2024), section 2.1, for routing and the experts' form;
-// auxiliary loss: Switch Transformers (Fedus et al. 2021), eq. 4, of which the mean over blocks is
-// taken; z loss: ST-MoE (Zoph et al. 2022), eq. 5; capacity: GShard (Lepikhin et al. 2020), alg. 1.
-// Deterministic: tokens are sorted by expert with a stable sort, and every sum has a fixed order,
-// whatever the routing. All experts are computed, one after the other, those without tokens on
-// none: their gradients are zeros then, and all ranks use all parameters in the same order. The CPU
-// waits for the router's counts once a block. Where ranks share a block's experts
-// (trainer/model/token_exchange.h), each computes its own for the tokens of all of them.
-// Shapes: N tokens, C = hidden, E experts, k = top_k.
+// The model's thread. LibTorch's errors propagate as c10::Error; ModelError: router logits are not
+// finite. Sources: Mixtral (Jiang et al. 2024), section 2.1, for routing and the experts' form;
+// auxiliary loss: Switch Transformers (Fedus et al. 2021), eq. 4, averaged over blocks; z loss:
+// ST-MoE (Zoph et al. 2022), eq. 5; capacity: GShard (Lepikhin et al. 2020), alg. 1. Deterministic:
+// a stable sort orders tokens by expert, and every sum has a fixed order, for any routing. All
+// experts are computed one after the other, those without tokens on an empty input: their gradients
+// are then zeros, and all ranks use all parameters in the same order. The CPU waits for the
+// router's counts once per block. If ranks share a block's experts
+// (trainer/model/token_exchange.h), each computes its own for the tokens of all of them. Shapes: N
+// tokens, C = hidden, E experts, k = top_k.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@
 
 namespace tidepool::trainer {
 
-// What the experts of all blocks share; it outlives them.
+// State shared by the experts of all blocks; outlives them.
 struct BlockContext {
   RouterLosses* losses = nullptr;
   const TokenExchange* exchange = nullptr;
@@ -35,41 +35,41 @@ struct BlockContext {
 
 class Experts {
  public:
-  // Those of the block called `path` ("model.layers.3."). `blocks`: how many blocks of the model
-  // have experts.
+  // The experts of the block called `path` ("model.layers.3."). `blocks`: the number of the model's
+  // blocks with experts.
   Experts(const GptShape& shape, uint32_t blocks, const NamedTensors& parameters,
           const std::string& path, const BlockContext& context);
 
-  // x: [B][T][C], likewise what comes back.
+  // x and the result: [B][T][C].
   at::Tensor Run(const at::Tensor& x);
 
  private:
   struct Routing {
-    at::Tensor weights;           // [k][N], of x's type
-    at::Tensor order;             // [k * N]: places of (choice, token), by expert
-    at::Tensor back;              // where each (choice, token) is in that order
-    std::vector<int64_t> counts;  // [E]: how many each expert has
+    at::Tensor weights;           // [k][N], of x's dtype
+    at::Tensor order;             // [k * N]: indices of (choice, token), by expert
+    at::Tensor back;              // index of each (choice, token) in that order
+    std::vector<int64_t> counts;  // [E]: tokens per expert
   };
   struct Expert {
     Affine gate, up, down;
   };
 
-  // Attaches the router's losses to x: [N][C].
+  // Routes x: [N][C], and attaches the router's losses to it.
   Routing Route(at::Tensor* x) const;
-  // Throws ModelError where there are `bad` logits.
+  // Throws ModelError if `bad` > 0 logits are not finite.
   void CheckLogits(int64_t bad) const;
   at::Tensor TermOf(const at::Tensor& logits, const at::Tensor& probabilities,
                     const at::Tensor& counts) const;
-  // What this rank's experts give for [n][C] rows by expert.
+  // This rank's experts applied to [n][C] rows by expert.
   at::Tensor RunOwn(const at::Tensor& rows, const std::vector<int64_t>& counts) const;
-  // The same of the experts of all ranks that share them.
+  // The experts of all ranks that share them, applied to [n][C] rows by expert.
   at::Tensor RunShared(const at::Tensor& given, const std::vector<int64_t>& counts) const;
-  // What the experts give for [n][C] tokens that are sorted; zeros for those that find no room.
+  // The experts applied to [n][C] sorted tokens; zeros for those beyond an expert's capacity.
   at::Tensor RunSorted(const at::Tensor& sorted, const Routing& routing) const;
 
   const MoeSizes moe_;
   const std::string path_;
-  const double aux_, z_;  // of this block's terms
+  const double aux_, z_;  // for this block's terms
   Affine router_;
   std::vector<Expert> experts_;  // this rank's
   RouterLosses* const losses_;

@@ -30,8 +30,8 @@ Status CheckRequest(const GptShape& shape, const std::vector<int64_t>& prompt,
   return {};
 }
 
-// `uniform` in [0, 1) picks from the softmax of the `top_k` largest logits; equal logits rank by
-// token id.
+// Samples from the softmax of the `top_k` largest logits with `uniform` in [0, 1); equal logits
+// rank by token id.
 int64_t Pick(const std::vector<float>& logits, const GenerateOptions& options, double uniform) {
   std::vector<int64_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -58,12 +58,12 @@ int64_t Pick(const std::vector<float>& logits, const GenerateOptions& options, d
   return order[static_cast<size_t>(chosen - sums.begin())];
 }
 
-// The logits behind `text`, of which the cache has seen all but the last token, or nothing.
+// The logits after `text`, of which the cache has all but the last token, or nothing.
 std::vector<float> LogitsAfter(Gpt* model, std::vector<int64_t>* text, KvCache* cache) {
   const size_t context = model->shape().context;
   size_t fresh = cache->tokens == 0 ? std::min(text->size(), context) : 1;
   if (static_cast<size_t>(cache->tokens) == context) {
-    // Positions move, so that nothing of the cache holds any more.
+    // Positions shift, so the whole cache becomes invalid.
     *cache = KvCache();
     fresh = (context + 1) / 2;
   }

@@ -1,7 +1,7 @@
-// Gpt: a language model of GPT-2's or Llama's form in plain LibTorch. It knows nothing of chunks,
+// Gpt: a language model of GPT-2's or Llama's form in plain LibTorch. It does not depend on chunks,
 // caches or servers.
 //
-// One thread per object. Errors of LibTorch pass as c10::Error: catch them where a step is run.
+// One thread per object. LibTorch's errors propagate as c10::Error: catch them where a step runs.
 // Shapes: B sequences, T tokens each (T <= shape.context), C = hidden, V = vocab.
 #pragma once
 
@@ -22,22 +22,21 @@
 
 namespace tidepool::trainer {
 
-// Makes the tensor of one parameter, so that its memory may come from anywhere.
+// Makes the tensor of one parameter; its memory may come from anywhere.
 using ParameterMaker = std::function<at::Tensor(const ParameterNote&)>;
 
 class Gpt : public torch::nn::Module {
  public:
-  // Parameters hold no values yet (see InitGpt). `options`: dtype and device, meta included. With
-  // adapters only these ask for gradients.
-  // `exchange`: of ranks that share the experts of a block; else this rank has them all.
+  // Parameters have no values yet (see InitGpt). `options`: dtype and device, meta included. With
+  // adapters only these require gradients. `exchange`: for ranks that share the experts of a block;
+  // by default this rank has them all.
   Gpt(const GptShape& shape, const at::TensorOptions& options, const LoraShape& lora = {},
       const TokenExchange& exchange = NoExchange());
   Gpt(const GptShape& shape, const ParameterMaker& make, const LoraShape& lora = {},
       const TokenExchange& exchange = NoExchange());
 
-  // Recompute each block in backward instead of keeping its activations. Same bits, about a third
-  // more work.
-  // `store`: where the blocks' inputs wait for backward; null: where they are.
+  // Recomputes each block in backward instead of keeping its activations. Same bits, about a third
+  // more work. `store`: holds the blocks' inputs until backward; null: they stay in place.
   void SetCheckpointing(bool on, std::shared_ptr<ActivationStore> store = nullptr) {
     checkpointing_ = on;
     store_ = std::move(store);
@@ -45,25 +44,24 @@ class Gpt : public torch::nn::Module {
 
   // tokens: int64 [B][T]. Returns logits [B][T][V].
   at::Tensor Forward(const at::Tensor& tokens);
-  // Mean cross entropy in fp32 of predicting targets: int64 [B][T] from tokens. Where there are
-  // experts, and gradients are on, with the losses of their routers.
+  // Mean cross entropy in fp32 of predicting targets: int64 [B][T] from tokens. With experts, and
+  // if gradients are on, includes their routers' losses.
   at::Tensor Loss(const at::Tensor& tokens, const at::Tensor& targets);
-  // A stage of the model: blocks `first` to `behind` - 1. The embeddings belong to the first block,
-  // what follows the blocks to whoever calls LossBehind. `input`: tokens [B][T] where first is 0,
-  // else [B][T][C]. Returns [B][T][C].
+  // Runs a stage of the model: blocks `first` to `behind` - 1. The embeddings belong to the first
+  // block, everything after the blocks to LossBehind. `input`: tokens [B][T] if first is 0, else
+  // [B][T][C]. Returns [B][T][C].
   at::Tensor RunBlocks(uint32_t first, uint32_t behind, const at::Tensor& input);
-  // Loss of what the last block returned.
+  // The loss from the last block's output.
   at::Tensor LossBehind(const at::Tensor& hidden, const at::Tensor& targets);
-  // The token embedding as LossBehind reads it from here on: another tensor [V][C] with the same
-  // values, for a process that does not have the model's own. Undefined: the model's own.
+  // Sets the token embedding that LossBehind uses from now on: another tensor [V][C] with the same
+  // values, for a process without the model's own. Undefined: the model's own.
   void SetHead(at::Tensor head) { given_head_ = std::move(head); }
   // The model's own token embedding: [V][C].
   const at::Tensor& token_embedding() const { return wte_; }
-  // Logits of the last position only: [B][V]; no gradient.
+  // Logits of the last position only: [B][V]; without gradients.
   at::Tensor NextLogits(const at::Tensor& tokens);
-  // The same behind what `cache` has seen: tokens [1][T], which go into it. T is 1 unless the cache
-  // is empty; at most shape.context tokens in all. The same as one call with all tokens, but for
-  // rounding.
+  // The same after the tokens in `cache`: appends tokens [1][T]. T is 1 unless the cache is empty;
+  // at most shape.context tokens in total. Equals one call with all tokens, except for rounding.
   at::Tensor NextLogits(const at::Tensor& tokens, KvCache* cache);
 
   const GptShape& shape() const { return shape_; }
@@ -74,7 +72,7 @@ class Gpt : public torch::nn::Module {
   };
 
   void Register(const ParameterNote& note, const ParameterMaker& make);
-  // `x` and what comes back: [B][T][C]. With a cache, behind what it has seen.
+  // Input tokens or `x`, and the result, are [B][T][C]. With a cache, continues after its tokens.
   at::Tensor Hidden(const at::Tensor& tokens, KvCache* cache = nullptr);
   at::Tensor Embed(const at::Tensor& tokens, int64_t begin) const;
   at::Tensor Blocks(size_t first, size_t behind, at::Tensor x, KvCache* cache);
@@ -88,15 +86,15 @@ class Gpt : public torch::nn::Module {
   LoraShape lora_;
   bool checkpointing_ = false;
   std::shared_ptr<ActivationStore> store_;
-  at::Tensor wte_, wpe_;   // [V][C], [context][C]; wpe_ in GPT-2's form alone
-  at::Tensor head_;        // [V][C]; wte_ again where they are one
-  at::Tensor given_head_;  // SetHead
+  at::Tensor wte_, wpe_;   // [V][C], [context][C]; wpe_ only in GPT-2's form
+  at::Tensor head_;        // [V][C]; the same tensor as wte_ if tied
+  at::Tensor given_head_;  // set by SetHead
   std::vector<Block> blocks_;
-  std::unique_ptr<LlamaBlocks> llama_;  // in place of blocks_, in Llama's form
+  std::unique_ptr<LlamaBlocks> llama_;  // instead of blocks_, in Llama's form
   Affine ln_f_;
 };
 
-// Gives every parameter its first values (trainer/model/gpt_init.h), rounded to its dtype.
+// Sets every parameter's initial values (trainer/model/gpt_init.h), rounded to its dtype.
 void InitGpt(Gpt* model, uint64_t seed);
 
 }  // namespace tidepool::trainer

@@ -17,8 +17,8 @@ uint64_t KeyOf(const std::string& name, uint64_t seed) {
   return SplitMix64(hash ^ SplitMix64(seed).Next()).Next();
 }
 
-// Two independent standard normals from one pair of uniform numbers (Box and Muller's transform);
-// `pair` is a counter.
+// Two independent standard normals from a pair of uniform numbers (Box-Muller transform); `pair` is
+// a counter.
 struct NormalPair {
   double even, odd;
 };

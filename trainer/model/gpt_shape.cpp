@@ -22,12 +22,11 @@ GptShape Moe(const GptShape& shape, const LlamaSizes& sizes, const MoeSizes& moe
   return made;
 }
 
-// small is what scripts/quickstart trains: some minutes of one core teach it words. GPT-2's
-// vocabulary has 50,257 ids, OPT's 50,272. 4b, 10b, 15b and 20b are Elixir v2, table 6; 1.3b and 7b
-// stand beside 4b in the GPU benchmark; the opt ones have OPT's sizes in GPT-2's form.
-// llama-1b and 3b are those of Llama 3.2, 7b and 13b of Llama 2, 8b and 70b of Llama 3, each with
-// the context that its first training had. qwen-moe-30b has the sizes of Qwen3-30B-A3B without its
-// norms of heads.
+// scripts/quickstart trains small: some minutes on one core teach it words. GPT-2's vocabulary has
+// 50,257 ids, OPT's 50,272. 4b, 10b, 15b and 20b are from Elixir v2, table 6; 1.3b and 7b
+// complement 4b in the GPU benchmark; the opt presets have OPT's sizes in GPT-2's form. llama-1b
+// and 3b are Llama 3.2, 7b and 13b Llama 2, 8b and 70b Llama 3, each with the context of its first
+// training. qwen-moe-30b has the sizes of Qwen3-30B-A3B without its norms of heads.
 const GptShape kPresets[] = {
     {"tiny", 256, 64, 2, 4, 64},
     Llama({"llama-tiny", 256, 64, 2, 4, 64}, {.kv_heads = 2, .head_size = 16, .mlp = 176}),
@@ -169,7 +168,7 @@ bool IsConv1D(const ParameterNote& note) {
 uint64_t GptParameterCount(const GptShape& shape) {
   if (shape.form == ModelForm::kLlama) return LlamaParameterCount(shape);
   const uint64_t c = shape.hidden;
-  // Matrices 3+1+4+4; biases 3+1+4+1 and two norms of 2.
+  // Matrices 3+1+4+4; biases 3+1+4+1, and two norms with 2 each.
   const uint64_t block = 12 * c * c + 13 * c;
   return (uint64_t{shape.vocab} + shape.context) * c + shape.layers * block + 2 * c;
 }

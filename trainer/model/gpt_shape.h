@@ -1,5 +1,5 @@
-// GptParameters: the parameters of a generative transformer of given sizes, and the presets of
-// sizes; known without LibTorch and without any weight.
+// GptParameters: the parameters of a generative transformer of given sizes, and the preset sizes;
+// needs neither LibTorch nor weights.
 //
 // Any thread; values and pure functions.
 // GPT-2's form: token and position embeddings, `layers` blocks (LayerNorm, causal self-attention,
@@ -19,41 +19,38 @@
 
 namespace tidepool::trainer {
 
-// From the smallest to the largest.
+// From smallest to largest.
 std::span<const GptShape> GptPresets();
-// Errors: kUsageError (no such preset; the text lists those there are).
+// Errors: kUsageError (no such preset; the text lists the presets).
 Result<GptShape> FindGptPreset(const std::string& name);
-// Errors: kUsageError (a size is 0, or heads does not divide hidden, or as CheckLlamaSizes and
-// CheckMoe).
+// Errors: kUsageError (a size is 0, or heads does not divide hidden), those of CheckLlamaSizes and
+// CheckMoe.
 Status CheckGptShape(const GptShape& shape);
 
 // The epsilon of all layer norms of GPT-2's form.
 inline constexpr double kGptNormEpsilon = 1e-5;
 
-// All parameters in the order of their use in forward, named as the modules of trainer/model/gpt.h
-// name them. Matrices are [out][in].
-// A token embedding that is the output head too is used twice (multi_use).
+// All parameters in forward order, named like the modules of trainer/model/gpt.h. Matrices are
+// [out][in]. A token embedding that is also the output head is used twice (multi_use).
 std::vector<ParameterNote> GptParameters(const GptShape& shape);
 
 // The name of the token embedding.
 std::string TokenTableName(const GptShape& shape);
 
-// The first and the last block that a parameter of such a name belongs to: the embeddings to the
-// first one, what follows the blocks to the last, and a token embedding that is the output head too
-// to both.
+// The first and the last block to which a parameter belongs: the embeddings to the first,
+// everything after the blocks to the last, and a tied token embedding to both.
 std::pair<uint32_t, uint32_t> GptBlocksOf(const std::string& name, const GptShape& shape);
 
-// True for what Hugging Face keeps as [in][out]: the weight of a linear layer of GPT-2's form
+// True for tensors that Hugging Face stores as [in][out]: weights of linear layers of GPT-2's form
 // (Conv1D there).
 bool IsConv1D(const ParameterNote& note);
 
-// Elements of all parameters; a tied embedding counts once.
+// Elements of all parameters; counts a tied embedding once.
 uint64_t GptParameterCount(const GptShape& shape);
 
-// Floating-point operations of forward and backward for one token in a sequence of `tokens`,
-// recomputation not counted:
-// 6 for each weight of a matrix product, and per layer 12 * tokens for each element of a query for
-// attention's two products.
+// Floating-point operations of forward and backward per token in a sequence of `tokens`, without
+// recomputation: 6 per weight of a matrix product and, per layer, 12 * tokens per element of a
+// query for attention's two products.
 double GptFlopsPerToken(const GptShape& shape, uint64_t tokens);
 
 }  // namespace tidepool::trainer

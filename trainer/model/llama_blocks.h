@@ -1,9 +1,9 @@
 // LlamaBlocks: the blocks of a model of Llama's form (trainer/model/llama_shape.h) in plain
 // LibTorch.
 //
-// The model's thread. Errors of LibTorch pass as c10::Error. Order and rounding are those of
-// transformers' LlamaForCausalLM: norms are formed in fp32 and rounded to the type of their input
-// before the weight is applied; angles are formed in fp32.
+// The model's thread. LibTorch's errors propagate as c10::Error. Order and rounding are those of
+// transformers' LlamaForCausalLM: norms are computed in fp32 and rounded to their input's dtype
+// before the weight is applied; angles are computed in fp32.
 #pragma once
 
 #include <cstdint>
@@ -22,33 +22,32 @@ namespace tidepool::trainer {
 class LlamaBlocks {
  public:
   // `parameters`: those of a model of this shape, by name. `lora_scale`: LoraShape::scale.
-  // `exchange`: of ranks that share experts.
+  // `exchange`: for ranks that share experts.
   LlamaBlocks(const GptShape& shape, const NamedTensors& parameters, double lora_scale,
               TokenExchange exchange);
   LlamaBlocks(const LlamaBlocks&) = delete;
   LlamaBlocks& operator=(const LlamaBlocks&) = delete;
 
-  // Block `number` of x: [B][T][C], likewise what comes back. With a cache, behind what it has
-  // seen.
+  // Runs block `number`; x and the result: [B][T][C]. With a cache, continues after its tokens.
   at::Tensor Run(size_t number, const at::Tensor& x, KvCache* cache);
   // x / sqrt(mean(x^2) + epsilon) * weight, over the last dimension.
   at::Tensor Norm(const at::Tensor& weight, const at::Tensor& x) const;
-  // The losses of the routers of the blocks that have experts.
+  // The router losses of the blocks with experts.
   RouterLosses* losses() { return &losses_; }
 
  private:
   struct Block {
     Affine input_norm, q, k, v, o, post_norm;
-    Affine gate, up, down;  // undefined where there are experts
+    Affine gate, up, down;  // undefined in a block with experts
     std::optional<Experts> experts;
   };
 
   at::Tensor Attention(size_t number, const at::Tensor& x, KvCache* cache);
   at::Tensor Mlp(const Block& block, const at::Tensor& x);
-  // Turns each pair of elements by the angle of its position: [B][heads][T][D], of positions from
+  // Rotates each pair of elements by the angle of its position: [B][heads][T][D], positions from
   // `begin` on.
   at::Tensor Turn(const at::Tensor& x, int64_t begin);
-  // Makes the tables of so many positions, unless they are there.
+  // Makes the tables for this many positions, unless they exist.
   void MakeTables(int64_t positions, const at::TensorOptions& options);
 
   const GptShape shape_;

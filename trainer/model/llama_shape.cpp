@@ -10,14 +10,14 @@
 namespace tidepool::trainer {
 namespace {
 
-// Weights of attention's matrices in one block.
+// Weights of one block's attention matrices.
 uint64_t AttentionWeights(const GptShape& shape) {
   const uint64_t c = shape.hidden, queries = uint64_t{shape.heads} * shape.llama.head_size,
                  keys = uint64_t{shape.llama.kv_heads} * shape.llama.head_size;
   return 2 * c * queries + 2 * c * keys;
 }
 
-// Weights of all blocks, of which a token meets `experts` in each block that has some.
+// Weights of all blocks, counting `experts` per block with experts.
 uint64_t BlockWeights(const GptShape& shape, uint64_t experts) {
   const uint64_t c = shape.hidden, routed = shape.moe.Blocks(shape.layers),
                  dense = shape.layers - routed;
@@ -25,7 +25,7 @@ uint64_t BlockWeights(const GptShape& shape, uint64_t experts) {
          routed * (shape.moe.experts * c + experts * 3 * c * shape.moe.width);
 }
 
-// Adds a parameter of a data group behind the others.
+// Appends a parameter of a data group.
 using AddParameter = std::function<void(std::string, std::vector<uint64_t>, uint32_t)>;
 
 // The MLP of one block, or its experts.
@@ -130,8 +130,8 @@ std::vector<float> RotaryFrequencies(const LlamaSizes& sizes) {
   for (size_t i = 0; i < frequencies.size(); ++i) {
     const double turn = std::pow(
         sizes.rotary_base, -2.0 * static_cast<double>(i) / static_cast<double>(sizes.head_size));
-    // Waves that fit `high` times into the first context stay, those that fit less than `low`
-    // times are slowed down.
+    // Waves that fit `high` times into the first context stay; those that fit less than `low` times
+    // are slowed down.
     const double waves = stretch.first_context * turn / (2 * std::numbers::pi);
     double kept = 1;
     if (stretch.factor > 0 && waves < stretch.high) {

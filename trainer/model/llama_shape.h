@@ -1,14 +1,14 @@
-// LlamaParameters: the parameters of a model of Llama's form, and what else follows from its sizes;
-// known without LibTorch and without any weight.
+// LlamaParameters: the parameters of a model of Llama's form, and other consequences of its sizes;
+// needs neither LibTorch nor weights.
 //
-// Any thread; pure functions.
-// The model: token embeddings, blocks (RMSNorm, causal self-attention with rotary positions whose
-// keys and values serve several heads each, RMSNorm, MLP with SwiGLU, residual connections, no
-// biases), a final RMSNorm, and an output head of its own or the token embedding again.
+// Any thread; pure functions. The model: token embeddings, blocks (RMSNorm, causal self-attention
+// with rotary positions and grouped keys and values, RMSNorm, MLP with SwiGLU, residual
+// connections, no biases), a final RMSNorm, and an output head of its own or tied to the token
+// embedding.
 // Sources: Llama (Touvron et al. 2023), section 2.2; rotary positions: RoFormer (Su et al. 2021),
 // eq. 34; grouped keys: Ainslie et al. 2023; SwiGLU: Shazeer 2020, eq. 6; RMSNorm: Zhang and
-// Sennrich 2019, eq. 4. Numbers and names are those of transformers' LlamaForCausalLM. Where blocks
-// have experts (trainer/model/experts.h), their names are those of the files of MixtralForCausalLM.
+// Sennrich 2019, eq. 4. Numbers and names are those of transformers' LlamaForCausalLM. In blocks
+// with experts (trainer/model/experts.h) the names are those of MixtralForCausalLM's files.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace tidepool::trainer {
 // The name of the token embedding.
 inline constexpr const char* kLlamaTokenTable = "model.embed_tokens.weight";
 
-// Errors: kUsageError (a size that is 0 or does not fit the others).
+// Errors: kUsageError (a size is 0 or does not match the others).
 Status CheckLlamaSizes(const GptShape& shape);
 
 // GptParameters, GptParameterCount and GptFlopsPerToken for Llama's form.
@@ -31,7 +31,7 @@ std::vector<ParameterNote> LlamaParameters(const GptShape& shape);
 uint64_t LlamaParameterCount(const GptShape& shape);
 double LlamaFlopsPerToken(const GptShape& shape, uint64_t tokens);
 
-// The angle by which each pair of elements of a head turns from one position to the next: [D / 2].
+// The angle between adjacent positions for each pair of elements of a head: [D / 2].
 std::vector<float> RotaryFrequencies(const LlamaSizes& sizes);
 
 }  // namespace tidepool::trainer

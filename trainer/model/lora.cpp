@@ -18,7 +18,7 @@ struct Target {
   bool of_attention;
 };
 
-// In the order of their use in a block.
+// In order of use within a block.
 std::vector<Target> TargetsOf(const GptShape& shape) {
   const uint64_t c = shape.hidden;
   if (shape.form == ModelForm::kGpt2) {
@@ -36,7 +36,7 @@ std::vector<Target> TargetsOf(const GptShape& shape) {
       {"self_attn.v_proj", keys, c, true},    {"self_attn.o_proj", c, queries, true},
       {"mlp.gate_proj", llama.mlp, c, false}, {"mlp.up_proj", llama.mlp, c, false},
       {"mlp.down_proj", c, llama.mlp, false}};
-  // Where each block has experts there is no other MLP.
+  // If each block has experts, there is no MLP.
   if (shape.moe.every == 1) targets.resize(4);
   return targets;
 }

@@ -28,7 +28,7 @@ constexpr std::array<WholeKey, 5> kWholeKeys{{{"every", &MoeSizes::every, 1 << 1
 struct RealKey {
   std::string_view name;
   float MoeSizes::*value;
-  bool zero;  // is allowed
+  bool zero;  // 0 is allowed
 };
 constexpr std::array<RealKey, 3> kRealKeys{{{"capacity", &MoeSizes::capacity, false},
                                             {"aux", &MoeSizes::aux, true},
@@ -56,7 +56,7 @@ bool Read(std::string_view text, Number* number) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// Empty, or what is wrong.
+// Returns the error, or "".
 std::string Take(std::string_view name, std::string_view value, MoeSizes* moe) {
   for (const WholeKey& key : kWholeKeys) {
     if (key.name != name) continue;

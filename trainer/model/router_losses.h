@@ -1,10 +1,10 @@
-// RouterLosses: the auxiliary losses of routers, which arise within blocks and belong to the loss
-// of the model: their gradients are added where they arise, in the scale of the model's loss.
+// RouterLosses: auxiliary losses of routers, which are computed inside blocks but belong to the
+// model's loss: their gradients are added inside the blocks, at the scale of the model's loss.
 //
-// The model's thread. A block may be computed twice (trainer/model/checkpoint.h) and its result has
-// no place for a second loss; so each term hangs on the activations beside it: backward of these
-// brings the term's gradient along, at the scale with which backward of the model's loss began.
-// (Megatron-LM's MoEAuxLossAutoScaler does the same with a scale that the trainer sets.)
+// The model's thread. A block may be computed twice (trainer/model/checkpoint.h), and its result
+// has no room for a second loss; so each term is attached to an activation: that activation's
+// backward also runs the term's, at the scale with which the backward of the model's loss began.
+// (Megatron-LM's MoEAuxLossAutoScaler does the same with a scale set by the trainer.)
 #pragma once
 
 #include <vector>
@@ -16,18 +16,18 @@ namespace tidepool::trainer {
 
 class RouterLosses {
  public:
-  // A pass begins whose loss will have the terms.
+  // Begins a pass whose loss will include the terms.
   void Begin() {
     values_.clear();
     counts_ = true;
   }
-  // The forward pass has ended: what is computed again adds no value.
+  // Ends the forward pass: recomputation adds no values.
   void End() { counts_ = false; }
 
-  // `x`, whose backward also brings the gradient of `term`, a scalar. Without gradients the term
-  // counts for nothing.
+  // Returns `x`, whose backward also runs that of `term`, a scalar. Without gradients the term is
+  // ignored.
   at::Tensor Attach(const at::Tensor& x, const at::Tensor& term);
-  // The model's loss with the values of all terms since Begin. Its gradient sets their scale.
+  // The model's loss plus the values of all terms since Begin. Its gradient sets their scale.
   at::Tensor AddTo(const at::Tensor& loss);
 
  private:

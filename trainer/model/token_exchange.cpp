@@ -27,7 +27,7 @@ at::Tensor Move(const TokenMover& mover, const at::Tensor& rows, const std::vect
   return mover.rows(rows.contiguous(), out, in);
 }
 
-// Gradients go the way back.
+// Backward moves gradients in reverse.
 struct MoveRows : torch::autograd::Function<MoveRows> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
                             c10::intrusive_ptr<MoverHolder> holder, std::vector<int64_t> out,
@@ -48,8 +48,8 @@ struct MoveRows : torch::autograd::Function<MoveRows> {
   }
 };
 
-// Rows that come by rank, and from each by expert, in the order of experts: from[r][j] rows of rank
-// r for expert j.
+// Reorders rows that arrive by rank, then by expert, to expert order: from[r][j] rows of rank r for
+// expert j.
 std::vector<int64_t> PlacesByExpert(const std::vector<int64_t>& from, size_t ranks,
                                     size_t experts) {
   std::vector<int64_t> begins(from.size());

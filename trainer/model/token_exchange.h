@@ -1,9 +1,9 @@
-// TokenExchange: tokens go to the ranks that have their experts, and come back, where the experts
-// of a block are spread over ranks (expert parallelism; GShard, Lepikhin et al. 2020, section 3).
+// TokenExchange: sends tokens to the ranks that have their experts, and results back, if ranks
+// share a block's experts (expert parallelism; GShard, Lepikhin et al. 2020, section 3).
 //
-// The model's thread. All ranks that share experts call it at the same places in the same order: in
-// forward, and the other way round in backward. How rows get from rank to rank is the caller's
-// (TokenMover); on the meta device nothing moves, and every rank is thought to send alike.
+// The model's thread. All ranks that share experts call it in the same order: in forward, and in
+// reverse in backward. The caller moves the rows between ranks (TokenMover); on the meta device
+// nothing moves, and every rank is assumed to send the same.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace tidepool::trainer {
 // Moves bytes between the ranks that share experts: both calls wait for the other ranks. Errors are
 // thrown as ModelError.
 struct TokenMover {
-  // Gives each rank its equal part of `counts`: [ranks][n], and returns what they gave: the same.
+  // Sends each rank its part of `counts`: [ranks][n]; returns the received parts, likewise.
   std::function<std::vector<int64_t>(const std::vector<int64_t>& counts)> counts = {};
   // rows: contiguous [sum of out][C], by rank; returns [sum of in][C].
   std::function<at::Tensor(const at::Tensor& rows, const std::vector<int64_t>& out,
@@ -36,16 +36,16 @@ class TokenExchange {
 
   const ExpertPlace& place() const { return place_; }
 
-  // Tokens that were sent to this rank's experts, and how they go back.
+  // Tokens sent to this rank's experts, and what sending them back needs.
   struct Visit {
     at::Tensor rows;               // [n][C], by expert
-    std::vector<int64_t> counts;   // of each of this rank's experts
-    at::Tensor places;             // where each row was when it came
-    std::vector<int64_t> out, in;  // rows that this rank gave to each rank, and took
+    std::vector<int64_t> counts;   // per expert of this rank
+    at::Tensor places;             // position of each row on arrival
+    std::vector<int64_t> out, in;  // rows sent to, and received from, each rank
   };
-  // `sorted`: [n][C], this rank's tokens by expert; `counts`: [E], how many each expert is given.
+  // `sorted`: [n][C], this rank's tokens by expert; `counts`: [E], tokens per expert.
   Visit Send(const at::Tensor& sorted, const std::vector<int64_t>& counts) const;
-  // `results`: of the visit's rows, in their order. Returns them in the order of `sorted`.
+  // `results`: for the visit's rows, in their order. Returns them in the order of `sorted`.
   at::Tensor SendBack(const at::Tensor& results, const Visit& visit) const;
 
  private:
@@ -53,7 +53,7 @@ class TokenExchange {
   std::shared_ptr<const TokenMover> mover_;
 };
 
-// A rank that has all experts.
+// For a rank that has all experts.
 inline TokenExchange NoExchange() {
   return {ExpertPlace(), TokenMover()};
 }

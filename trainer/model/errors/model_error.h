@@ -1,7 +1,7 @@
-// ModelError: what a model of ours throws where it cannot go on: its values are NaN or infinite, or
-// ranks that share experts have lost each other.
+// ModelError: thrown by our models when they cannot continue: values are NaN or infinite, or ranks
+// that share experts have lost each other.
 //
-// Any thread. It passes LibTorch's backward as it is; CatchTorch gives its status back.
+// Any thread. It passes through LibTorch's backward; CatchTorch returns its status.
 #pragma once
 
 #include <utility>
