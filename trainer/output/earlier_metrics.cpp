@@ -19,7 +19,7 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr uint64_t kEndBytes = 64 * 1024;  // at the end of the file; no line of ours is as long
+constexpr uint64_t kEndBytes = 64 * 1024;  // read from the end; longer than any line of ours
 constexpr uint32_t kNamesMax = 10'000;
 
 Status Failed(const std::string& what, const std::string& path) {
@@ -27,7 +27,7 @@ Status Failed(const std::string& what, const std::string& path) {
       .Fix("give another --out, or make room for a second file there");
 }
 
-// The last whole line of a regular file; none where there is no file, or no whole line.
+// The last complete line of a regular file; nullopt without a file or a complete line.
 std::optional<std::string> LastLine(const std::string& path) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
@@ -52,7 +52,7 @@ bool IsOfAnother(const std::string& line, uint64_t sealed) {
   return step > sealed;
 }
 
-// A free name, taken by making an empty file.
+// Reserves a free name by creating an empty file.
 Result<std::string> TakeFreeName(const std::string& directory) {
   for (uint32_t number = 1; number <= kNamesMax; ++number) {
     std::string name = "metrics." + std::to_string(number) + ".jsonl";

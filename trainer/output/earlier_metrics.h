@@ -1,7 +1,7 @@
-// SetAsideEarlier: metrics.jsonl of an earlier run is kept under another name before a new run
+// SetAsideEarlier: keeps the metrics.jsonl of an earlier run under another name before a new run
 // writes.
 //
-// Any thread of rank 0's process; reads the end of the file alone.
+// Any thread of rank 0's process; reads only the end of the file.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,11 @@
 
 namespace tidepool::trainer {
 
-// Call before a run writes DIR/metrics.jsonl behind step `sealed` (0: it begins at step 1). The
-// file is of another run when its last whole line names a later step, or no step at all. It is then
-// kept whole as DIR/metrics.1.jsonl (or under the next free number); with `sealed` > 0 a copy of it
-// stays in place, because its first lines may be this run's. A file with the line of step 0 alone
-// is not kept: nothing was trained. Returns the new name; empty where nothing was kept. Errors:
-// kFileWriteFailed.
+// Call before a run writes DIR/metrics.jsonl after step `sealed` (0: it begins at step 1). The file
+// is from another run if its last complete line names a later step, or no step. It is then kept in
+// full as DIR/metrics.1.jsonl (or the next free number); with `sealed` > 0 a copy stays in place,
+// because its first lines may be this run's. A file with only the line of step 0 is not kept:
+// nothing was trained. Returns the new name; empty if nothing was kept. Errors: kFileWriteFailed.
 Result<std::string> SetAsideEarlier(const std::string& directory, uint64_t sealed);
 
 }  // namespace tidepool::trainer

@@ -24,7 +24,7 @@ constexpr std::array<uint32_t, 256> MakeCrcTable() {
   return table;
 }
 
-// CRC32C, rotated and shifted as the TFRecord format asks.
+// CRC32C, rotated and offset as the TFRecord format requires.
 uint32_t MaskedCrc(std::string_view bytes) {
   static constexpr std::array<uint32_t, 256> kTable = MakeCrcTable();
   uint32_t crc = ~0u;

@@ -2,7 +2,7 @@
 // a run.
 //
 // One thread. The format is TFRecord framing (length, masked CRC32C, bytes, masked CRC32C) around a
-// hand-encoded Event message; every record is flushed whole, so a reader sees a running training.
+// hand-encoded Event message; every record is flushed, so readers can follow a running training.
 #pragma once
 
 #include <cstdint>

@@ -21,7 +21,7 @@ const char* SafetensorsName(DType dtype) {
   return dtype == DType::kF32 ? "F32" : dtype == DType::kBF16 ? "BF16" : "F16";
 }
 
-// What one tensor takes in memory while it is written.
+// Memory for one tensor while it is written.
 struct Buffers {
   std::vector<float> values, turned;
   std::vector<std::byte> bytes;

@@ -18,10 +18,10 @@ namespace {
 
 constexpr uint64_t kBlockBytes = 64 * 1024;
 constexpr std::string_view kHead = "{\"step\":";
-// With any 64-bit number and the comma behind it.
+// With any 64-bit number and the comma after it.
 constexpr uint64_t kHeadBytes = kHead.size() + 20 + 1;
 
-// The step that a line with this beginning names.
+// The step of a line with this beginning.
 std::optional<uint64_t> StepOf(std::string_view head) {
   if (!head.starts_with(kHead)) return std::nullopt;
   uint64_t step = 0;
@@ -31,12 +31,12 @@ std::optional<uint64_t> StepOf(std::string_view head) {
   return step;
 }
 
-// Walks through a file from its end to its start, newline by newline.
+// Scans a file backwards, newline by newline.
 class BackwardReader {
  public:
   BackwardReader(int fd, uint64_t size) : fd_(fd), block_begin_(size), at_(size) {}
 
-  // Position of the next newline in front of the one found before; nothing where there is none.
+  // Position of the newline before the last one found; nullopt if there is none.
   Result<std::optional<uint64_t>> NextNewline() {
     for (;;) {
       const std::string_view unread(block_.data(), at_ - block_begin_);
@@ -52,7 +52,7 @@ class BackwardReader {
     }
   }
 
-  // The first bytes of the line that begins at `begin` and whose newline is at `end`.
+  // The start of the line that begins at `begin` and has its newline at `end`.
   Result<std::string_view> HeadOf(uint64_t begin, uint64_t end) {
     const uint64_t size = std::min(end - begin, kHeadBytes);
     TP_RETURN_IF_ERROR(Read(begin, head_.data(), size));
@@ -79,7 +79,7 @@ class BackwardReader {
   }
 
   int fd_;
-  // The block holds the bytes from there; those from at_ on were looked through.
+  // The block's position in the file; bytes from at_ on have been scanned.
   uint64_t block_begin_, at_;
   std::array<char, kBlockBytes> block_{};
   std::array<char, kHeadBytes> head_{};

@@ -1,7 +1,7 @@
-// FindReportedLines: how much of a metrics file a run that goes on keeps.
+// FindReportedLines: how much of a metrics file a resumed run keeps.
 //
-// Any thread; reads by pread from the end backwards, in blocks, so that neither time nor memory
-// grows with what lies in front.
+// Any thread; reads blocks backwards from the end with pread, so that time and memory do not grow
+// with the earlier part.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 
 namespace tidepool::trainer {
 
-// What of the file stays.
+// The part of the file to keep.
 struct ReportedLines {
-  // Bytes to keep from the start of the file; the line of step `last` is the last one in them.
+  // Bytes to keep from the start of the file; they end with the line of step `last`.
   uint64_t bytes = 0;
-  uint64_t last = 0;       // step of the last line that is kept; 0: none names one
+  uint64_t last = 0;       // step of the last line to keep; 0: no line has one
   uint64_t looked_at = 0;  // bytes of the file that were read
 };
 
-// Finds the last whole line of `fd` that names a step up to `sealed` ("{\"step\":12,...}" and a
-// newline). What lies behind it is of later steps, cut off, or foreign; what lies in front was kept
-// by earlier writers and is not read. A device holds no line.
-// Errors: kFileUnreadable (the system refuses to read; nothing must be cut then).
+// Finds the last complete line of `fd` with a step up to `sealed` ("{\"step\":12,...}" and a
+// newline). Data after it are of later steps, truncated, or foreign; data before it were kept by
+// earlier writers and are not read. A device has no lines. Errors: kFileUnreadable (a read failed;
+// nothing may be cut then).
 Result<ReportedLines> FindReportedLines(int fd, uint64_t sealed);
 
 }  // namespace tidepool::trainer

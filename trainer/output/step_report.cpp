@@ -43,14 +43,14 @@ Status WriteAll(int fd, const std::string& text, const char* what) {
 constexpr const char* kNotedFile = "metrics.noted";
 constexpr size_t kNoteBytes = 20 + 3 * 25 + 22;
 
-// What `fd` holds, up to one byte more than a note has.
+// Reads `fd`, at most one byte more than a note has.
 std::string ReadNote(int fd) {
   std::array<char, kNoteBytes + 1> note{};
   const ssize_t n = pread(fd, note.data(), note.size(), 0);
   return n > 0 ? std::string(note.data(), static_cast<size_t>(n)) : std::string();
 }
 
-// The step that `note` holds, when it is `sealed`.
+// The step in `note` if it is `sealed`.
 std::optional<StepReport> NotedStep(uint64_t sealed, const std::string& note) {
   StepReport report;
   unsigned long long step = 0, tokens = 0;
@@ -73,7 +73,7 @@ void WriteTraffic(const char* key, const GroupTraffic& bytes, JsonWriter* json) 
   json->Field("scattered", bytes.scattered).Field("reduced", bytes.reduced).EndObject();
 }
 
-// One object for each data group: bytes by kind, and what the plan says.
+// One object per data group: bytes by kind, and the plan's.
 void WriteGroups(const StepReport& report, JsonWriter* json) {
   json->Key("groups").BeginArray();
   for (size_t group = 0; group < report.groups.size(); ++group) {
@@ -182,7 +182,7 @@ Status ReportWriter::OpenFiles() {
                     "cannot go on with " + path + ": " + found.status().what());
     kept = *found;
   }
-  // A device has no length to set.
+  // A device cannot be truncated.
   if (ftruncate(files->metrics.get(), static_cast<off_t>(kept.bytes)) != 0 && errno != EINVAL) {
     return Status(ErrorId::kFileWriteFailed,
                   "cannot set the length of " + path + ": " + std::strerror(errno));
@@ -206,7 +206,7 @@ Status ReportWriter::OpenFiles() {
 }
 
 Status ReportWriter::Files::WriteNote(const StepReport& report) {
-  // One write of always the same length, of numbers that read back with the same bits.
+  // One write of fixed length; the numbers read back with the same bits.
   std::array<char, kNoteBytes + 1> note{};
   std::snprintf(note.data(), note.size(), "%20llu %24a %24a %24a %20llu\n",
                 static_cast<unsigned long long>(report.step), report.loss, report.learning_rate,
@@ -222,7 +222,7 @@ Status ReportWriter::Files::WriteReport(const StepReport& report) {
   return events ? WriteEvents(report) : Status();
 }
 
-// Waits for the write while the file system answers, so that a sealed step has its note by then.
+// Waits for the write while the file system responds, so that a sealed step has its note by then.
 Status ReportWriter::Hand(WriterLane::Job job) {
   const bool is_behind = !lane_->idle();
   if (!lane_->Push(std::move(job))) {

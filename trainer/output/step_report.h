@@ -1,5 +1,5 @@
-// StepReport: the figures of one training step, and the one place from which the progress line,
-// metrics.jsonl and the TensorBoard file are made, so that they never disagree.
+// StepReport: the metrics of one training step, the common source of the progress line,
+// metrics.jsonl and the TensorBoard file, so that they never disagree.
 //
 // One thread. Rates are of this rank's step; bytes are this rank's copies between host pool and
 // rCache in this step.
@@ -22,14 +22,14 @@
 namespace tidepool::trainer {
 
 struct StepReport {
-  uint64_t step = 0, steps = 0;  // 1-based, and how many the run does
+  uint64_t step = 0, steps = 0;  // 1-based; and the run's number of steps
   // Mean over ranks and micro-batches, before the step's update.
   double loss = 0;
-  // Mean over the held-out batches, after the step's update (step 0: before any)
+  // Mean over the held-out batches, after the step's update (step 0: before any update).
   std::optional<double> held_out_loss;
   double grad_norm = 0, learning_rate = 0, loss_scale = 1;
   bool skipped = false;
-  // Sealed by a process that died before it reported: norm, times and traffic are not known.
+  // Sealed by a process that died before reporting: norm, times and traffic are unknown.
   bool recovered = false;
   uint64_t tokens = 0;  // of all ranks
   double seconds = 0;   // of this step, without evaluation
@@ -37,24 +37,23 @@ struct StepReport {
   // Chunk accesses of this rank (trainer/cache/cached_chunks.h); bytes below are those of all ranks
   // of a pipeline.
   uint64_t hits = 0, ahead = 0, misses = 0, evictions = 0, prefetches = 0, prefetches_late = 0;
-  // At the end of the step: compute threads wait shortly for each other
-  // (trainer/threads/cpu_watch.h)
+  // At the end of the step: compute threads wait briefly for each other
+  // (trainer/threads/cpu_watch.h).
   bool cpus_shared = false;
   double waited_seconds = 0;  // this rank's waits for chunks, collectives and the server
   uint64_t bytes_h2d = 0, bytes_d2h = 0;
   uint64_t bytes_h2d_theory = 0, bytes_d2h_theory = 0;  // 0: no plan yet (the recording step)
-  // The same and what ranks exchange, by data group; `groups_theory` is empty where there is no
-  // plan yet.
+  // The same and the exchange between ranks, by data group; `groups_theory` is empty without a
+  // plan.
   std::vector<GroupTraffic> groups = {}, groups_theory = {};
 
-  // With stages, of all ranks: their inputs, which waited in host memory from forward to backward.
-  // 0: no stages.
+  // With stages, over all ranks: inputs kept in host memory from forward to backward. 0: no stages.
   uint64_t bytes_boundary = 0;
-  // What ranks of a pipeline sent each other: boundary tensors in both directions, and the token
+  // Bytes sent between ranks of a pipeline: boundary tensors in both directions, and the token
   // embedding. 0: one rank.
   uint64_t bytes_linked = 0, bytes_linked_theory = 0;
 
-  // Derived figures; 0 and 1 where nothing was counted.
+  // Derived metrics; 0 and 1 if nothing was counted.
   double tokens_per_second() const {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
   }
@@ -73,21 +72,21 @@ std::string ProgressLine(const StepReport& report);
 // One JSON object without a newline.
 std::string MetricsLine(const StepReport& report);
 
-// How far a file system that stands still may hold up the run: the other ranks wait for this one.
+// How long a stalled file system may delay the run: the other ranks wait for this one.
 struct ReportWaits {
-  // For the writes of one step; there is no wait while earlier writes still stand.
+  // For the writes of one step; no wait while earlier writes are still pending.
   int64_t step_ns = 5 * kNsPerSecond;
-  int64_t end_ns = 60 * kNsPerSecond;  // for all of it, behind the last step
-  // Writes that may be queued; further ones are counted, logged and dropped.
+  int64_t end_ns = 60 * kNsPerSecond;  // for everything, after the last step
+  // Most queued writes; further ones are counted, logged and dropped.
   size_t queue_max = 4096;
 };
 
-// Where reports go.
+// Destinations of reports.
 struct ReportTask {
   std::string directory;  // empty: progress only
-  uint64_t every = 1;     // steps between lines of progress, off a terminal
-  bool quiet = false;     // no progress
-  // > 0: the run goes on behind that step; metrics.jsonl keeps its lines up to it and is appended
+  uint64_t every = 1;     // steps between progress lines, when not on a terminal
+  bool quiet = false;     // no progress lines
+  // > 0: the run resumes after that step; metrics.jsonl keeps its lines up to it and is appended
   // to.
   uint64_t sealed = 0;
   ReportWaits waits = {};
@@ -95,33 +94,32 @@ struct ReportTask {
 };
 
 // Writes reports to DIR/metrics.jsonl and a TensorBoard event file there, and progress to stderr
-// (one line rewritten on a terminal, one line each `every` steps otherwise). Rank 0 only. Files are
-// written by a thread of their own (writer_lane.h), for which each call waits: what it wrote is
-// there when it returns, unless the file system stands still.
+// (one rewritten line on a terminal, else one line every `every` steps). Rank 0 only. A separate
+// thread (writer_lane.h) writes the files, and each call waits for it: its data are written when it
+// returns, unless the file system stalls.
 class ReportWriter {
  public:
   // Errors: kFileWriteFailed.
   static Result<ReportWriter> Open(ReportTask task);
-  // True when DIR/metrics.noted still holds the step `sealed`: rank 0 has not finished its report.
-  // Any rank may ask.
+  // True if DIR/metrics.noted still holds the step `sealed`: rank 0 has not finished its report.
+  // Any rank may call it.
   static bool IsUnreported(const std::string& directory, uint64_t sealed);
-  // Writes what is known of a step to DIR/metrics.noted, before the step is sealed. A later process
-  // reads it there when this one dies before Write. Errors: kFileWriteFailed.
+  // Writes the known metrics of a step to DIR/metrics.noted, before the step is sealed. A later
+  // process reads them if this one dies before Write. Errors: kFileWriteFailed.
   Status Note(const StepReport& report);
-  // The step `sealed` of Open, when it was noted but not written.
+  // The step `sealed` of Open, if it was noted but not written.
   const std::optional<StepReport>& unreported() const { return unreported_; }
   Status Write(const StepReport& report);
-  // Ends the rewritten line, so that other output starts on its own.
+  // Ends the rewritten line, so that other output starts on a new line.
   void EndLine();
-  // After the last step: EndLine, and what was noted goes. Says in the log what could not be
-  // written.
+  // Call after the last step: EndLine, and removes the note. Logs what could not be written.
   void Finish();
-  // Writes that found no room in the queue.
+  // Number of writes dropped because the queue was full.
   uint64_t dropped() const { return dropped_; }
 
  private:
   ReportWriter() = default;
-  struct Files {  // the lane's once they are open
+  struct Files {  // owned by the lane once they are open
     std::string noted_path;
     UniqueFd metrics, noted;
     std::optional<EventFile> events;

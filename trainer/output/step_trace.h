@@ -1,19 +1,18 @@
-// StepTrace: where the time of one step went on one rank, as trace events in the JSON form of
-// Chrome's tracing (ui.perfetto.dev opens it; the form of `memctl timeline`, with lanes of its
-// own).
+// StepTrace: how one rank spent the time of one step, as trace events in Chrome's JSON trace format
+// (ui.perfetto.dev opens it; the format of `memctl timeline`, with its own lanes).
 //
-// One thread (the trainer's main thread). Each step begins anew; what is rendered is the last one.
+// One thread (the trainer's main thread). Each step starts over; Render returns the last one.
 // Lanes:
-//   compute          forward and backward of each micro-batch; by the device's clock where it has
-//                    one, laid from the step's first mark on
-//   H2D, D2H         from the request of a chunk, or of its gradients' way out, until this rank saw
-//                    that they had been copied
-//   all-gather,
-//   reduce-scatter   from their start until this rank saw their end
-//   Adam             from the seal of the step before until this rank had each chunk of the new
-//                    version once: the update is over by then
-// All but compute are the host's clock at calls of this rank, so ends are late by up to the
-// distance of two calls.
+//  compute          forward and backward of each micro-batch; by the device's clock if it has one,
+//                   aligned to the step's first mark
+//  H2D, D2H         from the request for a chunk, or for the transfer of its gradients, until this
+//                   rank saw that they had been copied
+//  all-gather,
+//  reduce-scatter   from their start until this rank saw their end
+//  Adam             from the seal of the previous step until this rank had each chunk of the new
+//                   version once: the update is complete by then
+// All lanes but compute use the host's clock at calls of this rank, so ends are late by up to the
+// interval between two calls.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +24,14 @@
 
 namespace tidepool::trainer {
 
-// The lanes of the picture.
+// The lanes of the trace.
 enum class TraceLane : uint32_t { kCompute = 1, kH2D, kD2H, kAllGather, kReduceScatter, kAdam };
 
-// Moments in the order of a device's work.
+// Timestamps in the order of a device's work.
 struct DeviceTimer {
-  std::function<size_t()> mark;                           // numbers from 0 in a step
+  std::function<size_t()> mark;                           // numbered from 0 in each step
   std::function<double(size_t, size_t)> seconds_between;  // waits for the later one
-  std::function<void()> begin_step;                       // earlier marks are forgotten
+  std::function<void()> begin_step;                       // drops earlier marks
 };
 
 class StepTrace {
@@ -43,14 +42,14 @@ class StepTrace {
   explicit StepTrace(const Clock* clock, DeviceTimer timer = {})
       : clock_(clock), timer_(std::move(timer)) {}
 
-  // Forgets the step before.
+  // Drops the previous step.
   void BeginStep(uint64_t step);
-  // Names what is computed from now to the next mark; empty: nothing.
+  // Names the computation from now to the next mark; empty: none.
   void Compute(const std::string& name);
   Id Begin(TraceLane lane, const std::string& name);
-  // `id` may be of an earlier step; it is no longer shown then.
+  // `id` may be of an earlier step; it is then ignored.
   void End(Id id);
-  // A step was sealed; its update begins, and goes on as far as chunks of the new version are seen.
+  // Marks the seal of a step; its update lasts until chunks of the new version have been seen.
   void Sealed() { sealed_ns_ = clock_->NowNs(); }
   void ChunkSeen() { seen_ns_ = clock_->NowNs(); }
 
@@ -61,7 +60,7 @@ class StepTrace {
   struct Slice {
     TraceLane lane;
     std::string name;
-    int64_t from_ns, to_ns;  // to_ns 0: not seen to end
+    int64_t from_ns, to_ns;  // to_ns 0: end not seen
   };
   struct Mark {
     std::string name;
@@ -74,7 +73,7 @@ class StepTrace {
   const DeviceTimer timer_;
   uint64_t step_ = 0;
   int64_t begin_ns_ = 0, sealed_ns_ = 0, seen_ns_ = 0;
-  int64_t update_from_ns_ = 0;  // of the step before
+  int64_t update_from_ns_ = 0;  // of the previous step
   std::vector<Slice> slices_;
   std::vector<Mark> marks_;
   Id first_ = 1;  // of slices_.front()

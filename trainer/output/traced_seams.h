@@ -1,8 +1,8 @@
-// TracedService, TracedCollective: the two seams through which a rank's bytes move, with every
-// operation noted in a StepTrace. RunTrace: all of it for one run.
+// TracedService, TracedCollective: wrappers of the two seams through which a rank's bytes move,
+// which record every operation in a StepTrace. RunTrace: all of them for one run.
 //
-// One thread (the trainer's main thread). They change nothing: every call goes on to the real one,
-// which must outlive them.
+// One thread (the trainer's main thread). They change nothing: every call is forwarded to the real
+// object, which must outlive them.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,7 @@ class TracedService final : public client::ChunkService {
   Result<client::Ticket> Note(Result<client::Ticket> ticket, TraceLane lane,
                               const client::Range& range, bool update);
   void Ended(std::map<client::Ticket, Going>::iterator going);
-  // Those whose copy the server's stream has marked as done, whether or not anybody asks for it.
+  // Ends operations whose copy the server's stream has marked as done, even if nobody asks.
   void LookAtFlags();
 
   client::ChunkService* const real_;
@@ -99,15 +99,15 @@ class TracedCollective final : public Collective {
 // One run's trace with the seams of one attempt.
 class RunTrace {
  public:
-  // `groups`: null where this rank is no member.
+  // `groups`: null where this rank is not a member.
   RunTrace(const Clock* clock, DeviceTimer timer, client::ChunkService* service,
            const std::vector<Collective*>& groups);
 
-  // The trace, and the seams that write into it; they live as long as this object.
+  // The trace, and the wrappers that write to it; they live as long as this object.
   StepTrace* step() { return &trace_; }
   client::ChunkService* service() { return &service_; }
   std::vector<Collective*> groups() const;
-  // The last step, as `rank`'s. Errors: kFileWriteFailed.
+  // Writes the last step, labelled as `rank`'s. Errors: kFileWriteFailed.
   Status Write(const std::string& path, uint32_t rank) const;
 
  private:

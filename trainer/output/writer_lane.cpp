@@ -25,7 +25,7 @@ struct WriterLane::Shared {
   EventQueue<Job> jobs;
   UniqueFd progressed{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::atomic<uint64_t> done{0};
-  std::atomic<bool> has_ended{false};  // nobody owns the lane any more
+  std::atomic<bool> has_ended{false};  // the lane has no owner any more
   std::atomic<bool> has_failed{false};
   Status failure;  // written before has_failed is set
 };
@@ -39,7 +39,7 @@ WriterLane::WriterLane(size_t jobs_max, const Clock* clock)
 WriterLane::~WriterLane() {
   AwaitIdle(kEndNs);
   shared_->has_ended.store(true, std::memory_order_release);
-  shared_->jobs.Push([] { return Status(); });  // wakes it
+  shared_->jobs.Push([] { return Status(); });  // wakes the thread
 }
 
 void WriterLane::Run(const std::shared_ptr<Shared>& shared) {

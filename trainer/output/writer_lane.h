@@ -1,8 +1,8 @@
-// WriterLane: a thread that does one job after the other for its owner, who waits for them as long
-// without limit: for writes to a file system that may stand still.
+// WriterLane: a thread that runs jobs in order for its owner, who can wait for them with a limit:
+// for writes to a file system that may stall.
 //
-// One thread owns it. Jobs own what they use: where one never ends, the thread is left behind with
-// it, and what was queued behind it is not done any more.
+// One thread owns it. Jobs own the data they use: if one never ends, the thread is abandoned with
+// it, and jobs queued after it never run.
 #pragma once
 
 #include <cstddef>
@@ -19,20 +19,20 @@ class WriterLane {
  public:
   using Job = std::function<Status()>;
 
-  // At most `jobs_max` jobs wait, or are in work. `clock` outlives the lane.
+  // At most `jobs_max` jobs are queued or running. `clock` outlives the lane.
   WriterLane(size_t jobs_max, const Clock* clock);
-  // Waits `kEndNs` at most for what is queued.
+  // Waits at most `kEndNs` for queued jobs.
   ~WriterLane();
   WriterLane(const WriterLane&) = delete;
   WriterLane& operator=(const WriterLane&) = delete;
 
-  // Never waits. False: so many jobs wait that this one is not taken.
+  // Never blocks. False: the queue is full, and the job is not taken.
   bool Push(Job job);
-  // Every job that was taken is done.
+  // True when all accepted jobs are done.
   bool idle() const;
   // Waits until it is idle; false after `timeout_ns`.
   bool AwaitIdle(int64_t timeout_ns);
-  // Why the first job failed; the jobs behind it are not done. To be asked when it is idle.
+  // The error of the first failed job; later jobs are not run. Call it when idle.
   Status failure() const;
 
  private:
