@@ -11,9 +11,9 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr uint64_t kShardAlignBytes = 64;
-constexpr uint64_t kElementsMax = uint64_t{1} << 48;  // of one parameter: 1 PiB of fp32
+constexpr uint64_t kElementsMax = uint64_t{1} << 48;  // per parameter: 1 PiB of fp32
 
-// One parameter on its way into a chunk.
+// One parameter to be packed.
 struct Item {
   uint32_t note;
   uint64_t elements;
@@ -31,7 +31,7 @@ Result<uint64_t> ElementsOf(const ParameterNote& note) {
   return count;
 }
 
-// Parameters of one kind, trained or frozen, and of one dtype, by data group.
+// Parameters of one kind (trained or frozen) and dtype, by data group.
 struct Sorted {
   DType dtype = DType::kF32;
   std::vector<std::vector<Item>> multi_use, listed, packed;
@@ -41,7 +41,7 @@ struct Sorted {
 // By dtype, in the order of DType: fp32 first.
 using Kind = std::array<Sorted, 4>;
 
-// Sizes that are packed, and what they count: elements of their one dtype, or bytes.
+// Sizes to pack, and their unit: elements of their one dtype, or bytes.
 struct Runs {
   std::vector<std::vector<uint64_t>> sizes;
   uint64_t unit_bytes = 0;
@@ -102,7 +102,7 @@ class Builder {
                                             NameOf(options_.dtype));
   }
 
-  // Puts each note into its group's list: used several times, listed as resident, or packed.
+  // Adds each note to its group's list: used more than once, resident, or packed.
   Status Sort() {
     const size_t groups = layout_.data_groups.size();
     for (Kind* kind : {&trained_, &frozen_}) {
@@ -144,7 +144,7 @@ class Builder {
     return {};
   }
 
-  // Smallest unit of a chunk's bytes that every group can cut into equal, aligned shards.
+  // Smallest unit of chunk bytes that every group can cut into equal, aligned shards.
   uint64_t MultipleBytes() const {
     uint64_t ranks = 1;
     for (const auto& members : layout_.data_groups)
@@ -161,7 +161,7 @@ class Builder {
     return total;
   }
 
-  // The largest packed parameter of all groups and kinds; its bytes are `largest_bytes_` then.
+  // The largest packed parameter of all groups and kinds; sets `largest_bytes_`.
   const Item* Largest() {
     const Item* largest = nullptr;
     const auto compare = [&](const std::vector<Item>& items, const Sorted& of) {
@@ -195,8 +195,8 @@ class Builder {
       if (size_ < largest_bytes_) return TooLarge(*largest);
       layout_.choice.reason = "the size was given";
     } else {
-      // A group that fits into one chunk is fused and has no say in the size: leave such groups out
-      // and search again.
+      // A group that fits into one chunk is fused and does not affect the size: leave such groups
+      // out and search again.
       size_ = Search(0);
       if (options_.fuses_small) size_ = Search(size_);
     }
@@ -212,8 +212,8 @@ class Builder {
         .Fix("give --chunk-size at least " + std::to_string(bytes) + ", or leave it at auto");
   }
 
-  // Adds what is packed of one kind, of all groups and dtypes that have so many bytes; sizes are
-  // bytes so far.
+  // Adds the packed parameters of one kind, of all groups and dtypes with at least total_min bytes;
+  // sizes are in bytes here.
   static void AddRuns(const Kind& kind, uint64_t total_min, Runs* runs) {
     for (const Sorted& sorted : kind) {
       for (const auto& items : sorted.packed) {
@@ -233,13 +233,13 @@ class Builder {
     }
   }
 
-  // Frozen parameters alone have a say where there are any, so that their chunks do not depend on
-  // what is trained. Returns bytes.
+  // If there are frozen parameters, only they affect the size, so that their chunks do not depend
+  // on what is trained. Returns bytes.
   uint64_t Search(uint64_t total_min) {
     Runs of_frozen, runs;
     AddRuns(frozen_, 0, &of_frozen);
     AddRuns(of_frozen.sizes.empty() ? trained_ : frozen_, total_min, &runs);
-    if (runs.sizes.empty()) return size_;  // every group is small: all of them are fused
+    if (runs.sizes.empty()) return size_;  // every group is small: all are fused
     CountUnits(&runs);
 
     ChunkSizeSearch search;
@@ -263,7 +263,7 @@ class Builder {
     return layout_.choice.best.elements * runs.unit_bytes;
   }
 
-  // What the chosen size wastes over the groups that it really packs.
+  // Measures the waste of the chosen size over the groups that it really packs.
   void MeasureWaste() {
     Runs runs;
     for (const Kind* kind : {&frozen_, &trained_})
@@ -311,7 +311,7 @@ class Builder {
     if (IsSmall(packed, sorted)) Pack(packed, room);
   }
 
-  // What the next chunks are like.
+  // Properties of the next chunks.
   struct Room {
     DType dtype;
     uint32_t group;
@@ -319,7 +319,7 @@ class Builder {
     bool resident;
   };
 
-  // Greedy: a chunk is closed when the next parameter does not fit (Elixir v2, appendix A.2).
+  // Greedy: closes a chunk when the next parameter does not fit (Elixir v2, appendix A.2).
   void Pack(const std::vector<Item>& items, const Room& chunks) {
     const uint64_t capacity = chunks.bytes / BytesOf(chunks.dtype);
     uint64_t room = 0;
@@ -348,7 +348,7 @@ class Builder {
     open_ = true;
   }
 
-  // Trims a resident chunk to what it holds.
+  // Trims a resident chunk to its content.
   void Close() {
     if (!open_) return;
     open_ = false;

@@ -110,7 +110,7 @@ bool ChunkLayout::AreAlike(Rank a, Rank b) const {
 ParameterId ChunkLayout::ParameterAt(ChunkId chunk, uint64_t element) const {
   const ChunkPlace& place = chunks[chunk];
   const auto begin = parameters.begin() + place.first_parameter;
-  // Alignment gaps belong to the parameter before them.
+  // An alignment gap belongs to the parameter before it.
   const auto after = std::upper_bound(
       begin, begin + place.parameter_count, element,
       [](uint64_t at, const ParameterPlace& parameter) { return at < parameter.element_begin; });

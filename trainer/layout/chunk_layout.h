@@ -1,20 +1,20 @@
-// ChunkLayout: where every parameter of a model lies: its chunk, its place there, and how chunks
-// are cut into shards.
+// ChunkLayout: the location of every parameter of a model: its chunk, its offset there, and how
+// chunks are cut into shards.
 //
 // Any thread; a value, constant after BuildLayout (trainer/layout/build_layout.h).
 // Invariants:
 //  1. parameters are in chunk order and, within a chunk, in order of element_begin; they do not
 //     overlap, start on 64 bytes, and a parameter never spans chunks;
 //  2. all parameters of a chunk have its dtype. A trained chunk has the layout's, or fp32 in a
-//     layout of 16 bits; a frozen one has any, raw bytes too;
-//  3. chunks that are not resident all have `block_bytes` bytes, of any data group and dtype
+//     16-bit layout; a frozen one has any dtype, raw bytes included;
+//  3. all chunks that are not resident have `block_bytes` bytes, for any data group and dtype
 //     (Elixir v1, section IV-A: one unified chunk size), so that every rCache block can hold any of
 //     them;
 //  4. chunk.elements is a multiple of (group's ranks x shard alignment): shards are equal and start
 //     on 64 bytes (Elixir v1, section V);
-//  5. chunks that are trained come first, then the frozen ones; among either they come by dtype,
-//     fp32 first (decision 044), and among those of one dtype resident chunks come first and are
-//     trimmed to what they hold.
+//  5. trained chunks come before frozen ones; within each kind they are ordered by dtype, fp32
+//     first (decision 044), and within one dtype resident chunks come first, trimmed to their
+//     content.
 // Units: elements of the chunk's dtype, unless a name says bytes. Ranks are the job's.
 #pragma once
 
@@ -28,17 +28,17 @@
 
 namespace tidepool::trainer {
 
-// One parameter, and where it lies.
+// One parameter and its location.
 struct ParameterPlace {
   std::string name;
   std::vector<uint64_t> dims;  // row-major shape; empty for a scalar
   uint32_t optimizer_group = 0;
-  // Used several times in one pass: its gradient is complete only at the end of backward.
+  // Used more than once in a pass: its gradient is complete only at the end of backward.
   bool multi_use = false;
   ChunkId chunk = 0;
-  uint64_t element_begin = 0;  // in the chunk
+  uint64_t element_begin = 0;  // offset in the chunk
   uint64_t element_count = 0;  // product of dims
-  uint32_t note = 0;           // index of the ParameterNote that it came from
+  uint32_t note = 0;           // index of its ParameterNote
 };
 
 // One chunk.
@@ -47,10 +47,10 @@ struct ChunkPlace {
   uint64_t elements = 0;       // padded, over all shards
   uint64_t used_elements = 0;  // of parameters, without padding
   uint32_t data_group = 0;
-  bool resident = false;  // has fixed room in the rCache and is never evicted
-  // Gradients stay in a buffer of their own until the end of backward (Elixir v2, appendix A.2).
+  bool resident = false;  // has fixed space in the rCache and is never evicted
+  // Gradients stay in a separate buffer until the end of backward (Elixir v2, appendix A.2).
   bool multi_use = false;
-  bool frozen = false;  // read and never trained: no gradients, and one version for ever
+  bool frozen = false;  // read and never trained: no gradients, and a single version
   ParameterId first_parameter = 0;
   uint32_t parameter_count = 0;
 };
@@ -58,18 +58,18 @@ struct ChunkPlace {
 struct ChunkLayout {
   DType dtype = DType::kF32;  // of the job: that of the last trained chunk
   uint32_t world = 1;
-  // Members, ascending; chunks of a group are sharded over them.
+  // Members, ascending; a group's chunks are sharded over them.
   std::vector<std::vector<Rank>> data_groups;
   std::vector<ChunkPlace> chunks;          // by ChunkId
   std::vector<ParameterPlace> parameters;  // by ParameterId
   std::vector<ParameterId> of_note;        // index of a note -> ParameterId
-  // Bytes of a chunk that is not resident; 0 when all are resident.
+  // Size of a chunk that is not resident; 0 if all are resident.
   uint64_t block_bytes = 0;
   ChunkSizeChoice choice;  // how block_bytes was found
 
   // The number of trained chunks, whose ids come before those of the frozen ones.
   uint32_t TrainedChunks() const;
-  // How many of the trained ones are fp32 though the layout's dtype has 16 bits; they come first.
+  // Number of trained fp32 chunks in a 16-bit layout; they come first.
   uint32_t OwnF32Chunks() const;
   bool IsFrozen(ParameterId parameter) const { return chunks[parameters[parameter].chunk].frozen; }
 
@@ -81,29 +81,29 @@ struct ChunkLayout {
   uint64_t ShardElements(ChunkId chunk) const;
   uint64_t ShardBytes(ChunkId chunk) const;
   uint64_t ChunkBytes(ChunkId chunk) const;
-  // Bytes in its chunk before a parameter.
+  // Offset of a parameter in its chunk, in bytes.
   uint64_t ByteBegin(ParameterId parameter) const;
 
   // Device memory for one evictable chunk; 0 when all chunks are resident. A multiple of 4 KiB.
   uint64_t BlockBytes() const;
   // Device memory for the resident chunks of `rank`. A multiple of 4 KiB.
   uint64_t ResidentBytes(Rank rank) const;
-  // Size of an rCache with room for `blocks` blocks beside rank's resident chunks: the --rcache for
-  // that many blocks.
+  // Size of an rCache with `blocks` blocks beside rank's resident chunks: the --rcache for that
+  // number of blocks.
   uint64_t RcacheBytes(Rank rank, uint64_t blocks) const;
-  // The chunks of `rank` that need a block when they are used.
+  // Number of chunks of `rank` that need a block when they are used.
   uint64_t EvictableChunks(Rank rank) const;
-  // Blocks in such an rCache: never more than there are chunks to use them. Requires rcache_bytes
+  // Number of blocks in such an rCache: at most the chunks that can use them. Requires rcache_bytes
   // >= ResidentBytes(rank).
   uint64_t BlocksIn(Rank rank, uint64_t rcache_bytes) const;
-  // True when the chunks of both ranks are alike, one by one, in order: at each place one that they
-  // share, or one of each rank's own of the same kind. Then the same uses lead both to the same
-  // decisions, and they meet in the same collectives.
+  // True if the two ranks' chunks match one by one, in order: each is either shared, or one of each
+  // rank's own and of the same kind. The same uses then lead both to the same decisions and the
+  // same collectives.
   bool AreAlike(Rank a, Rank b) const;
 
-  // The parameter that covers an element of the chunk, or that ends last before it.
+  // The parameter that covers an element of the chunk, or else the last one before it.
   ParameterId ParameterAt(ChunkId chunk, uint64_t element) const;
-  uint64_t ParameterCount() const;         // elements of parameters, without padding
+  uint64_t ParameterCount() const;         // elements of all parameters, without padding
   uint64_t TrainedParameterCount() const;  // elements of those that are not frozen
   uint64_t ParameterBytes() const;         // of all parameters, without padding
   uint64_t TotalBytes() const;             // with padding

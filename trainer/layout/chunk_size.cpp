@@ -10,8 +10,8 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr uint64_t kGridSteps = 128;  // evenly spaced sizes that are tried
-// Parameters of each run from which runs of neighbours are summed.
+constexpr uint64_t kGridSteps = 128;  // evenly spaced sizes to try
+// Parameters per run at which sums of neighbours start.
 constexpr uint64_t kNaturalStarts = 32;
 // Candidates x parameters: keeps the search under 100 ms.
 constexpr uint64_t kPackingsMax = 1u << 24;
@@ -33,14 +33,14 @@ Bounds BoundsOf(const ChunkSizeSearch& search) {
   const uint64_t lower = RoundUp(std::max(largest, search.elements_min), search.multiple);
   uint64_t upper = total / std::max<uint64_t>(1, search.chunks_min);
   if (search.elements_max != 0) upper = std::min(upper, search.elements_max);
-  // A quarter above the largest parameter stays allowed whatever the wishes: its small neighbours
-  // can then share its chunk.
+  // A quarter above the largest parameter is always allowed: its small neighbours can then share
+  // its chunk.
   upper = std::max(lower + lower / 4, upper) / search.multiple * search.multiple;
   return {lower, std::max(lower, upper)};
 }
 
-// Sizes at which a whole run of neighbours fits exactly: a transformer's layers repeat, so these
-// are where packing is tight.
+// Sizes that exactly fit a run of neighbours: a transformer's layers repeat, so these are where
+// packing is tight.
 void AddNaturalSizes(const ChunkSizeSearch& search, const Bounds& bounds,
                      std::vector<uint64_t>* sizes) {
   for (const auto& run : search.runs) {
@@ -57,7 +57,7 @@ void AddNaturalSizes(const ChunkSizeSearch& search, const Bounds& bounds,
   }
 }
 
-// Keeps every k-th size, so that huge models are searched in bounded time.
+// Keeps every k-th size, to bound the search time of huge models.
 void Thin(uint64_t most, std::vector<uint64_t>* sizes) {
   if (sizes->size() <= most) return;
   const uint64_t stride = DivideUp(sizes->size(), most);

@@ -16,14 +16,14 @@ namespace {
 constexpr size_t kNextBest = 3;
 constexpr uint64_t kAlignBytes = 64;
 
-// Fewer is better; a size without room for blocks_min blocks comes behind all others.
+// Smaller is better; a size without room for blocks_min blocks comes after all others.
 auto KeyOf(const ChunkTrafficSearch& search, const ChunkTrafficTrial& trial) {
   const bool few = trial.blocks < search.blocks_min;
   return std::make_tuple(few, few ? -static_cast<int64_t>(trial.blocks) : 0, trial.moved_elements,
                          trial.packed.waste_elements, -static_cast<int64_t>(trial.packed.elements));
 }
 
-// Those of the search for least waste, and those that divide the rCache without a rest.
+// The sizes of the least-waste search, and those that divide the rCache evenly.
 std::vector<uint64_t> Sizes(const ChunkTrafficSearch& search) {
   std::vector<uint64_t> sizes = CandidateSizes(search.sizes);
   const uint64_t lowest = sizes.front(), highest = sizes.back(), multiple = search.sizes.multiple;

@@ -1,5 +1,5 @@
-// TensorStates: the state of every parameter tensor, and which changes of state are legal
-// (PatrickStar, section 6.2 and table 1).
+// TensorStates: the state of every parameter tensor, and the legal state changes (PatrickStar,
+// section 6.2 and table 1).
 //
 // One thread (the trainer's main thread).
 //
@@ -7,7 +7,7 @@
 //   kHold         present, not used yet
 //   kCompute      an operator uses it now
 //   kHoldAfterFwd present, used by at least one operator that has ended
-//   kHoldAfterBwd its place holds its gradient, or zeros where it has none
+//   kHoldAfterBwd its place holds its gradient, or zeros if it has none
 //
 //   to:            Free   Compute  Hold   AfterFwd  AfterBwd
 //   Free            .       .       gather    .         .
@@ -16,8 +16,8 @@
 //   AfterFwd      evict   op       reset      .      gradient
 //   AfterBwd      submit    .        .         .         .
 //
-// A dot is illegal: above all a use after the gradient has come, which would read a gradient as a
-// parameter.
+// A dot is illegal: above all a use after the gradient has arrived, which would read a gradient as
+// a parameter.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ namespace tidepool::trainer {
 enum class TensorState : uint8_t { kFree, kCompute, kHold, kHoldAfterFwd, kHoldAfterBwd };
 inline constexpr int kTensorStateCount = 5;
 
-// Its name, for messages; and the rule of table 1.
+// A state's name, for messages; and the rule of table 1.
 const char* NameOf(TensorState state);
 bool IsLegalTransition(TensorState from, TensorState to);
 
@@ -43,17 +43,17 @@ class TensorStates {
   explicit TensorStates(const ChunkLayout* layout);
 
   TensorState state(ParameterId parameter) const { return states_[parameter]; }
-  // Errors: kTensorStateIllegal, naming the parameter and both states; nothing is changed then.
+  // Errors: kTensorStateIllegal, naming the parameter and both states; nothing changes then.
   Status Change(ParameterId parameter, TensorState to);
-  // An operator starts and ends to use the tensor; uses nest and are counted.
-  // Errors: kTensorStateIllegal.
+  // An operator starts, or ends, using the tensor; uses nest and are counted. Errors:
+  // kTensorStateIllegal.
   Status BeginUse(ParameterId parameter);
   Status EndUse(ParameterId parameter);
 
-  // A new pass begins: a tensor of the chunk that operators have used is as if just gathered.
+  // A new pass begins: the chunk's used tensors count as just gathered.
   void BeginPass(ChunkId chunk);
 
-  // All tensors of a chunk at once. Errors: kTensorStateIllegal, at the first tensor that may not
+  // Changes all tensors of a chunk. Errors: kTensorStateIllegal, at the first tensor that may not
   // change.
   Status ChangeChunk(ChunkId chunk, TensorState to);
   // True when every tensor of the chunk is in `state`.
