@@ -15,7 +15,7 @@ bool counts = false;
 }  // namespace
 
 struct MetaBytes::State {
-  // Outlives every tensor that it was asked for.
+  // Outlives every tensor that it has counted.
   struct Bytes {
     uint64_t live = 0, peak = 0;
   };
@@ -52,7 +52,7 @@ struct MetaBytes::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  static constexpr uint8_t kPriority = 1;  // above that of LibTorch's own
+  static constexpr uint8_t kPriority = 1;  // above LibTorch's own
 
   c10::Allocator* const before;
   Allocator allocator;

@@ -1,7 +1,7 @@
-// MetaBytes: while one is alive, the bytes of new tensors on LibTorch's meta device are counted, as
-// an allocator of a device would be asked for them. FakeTensors of Python have their storage there.
+// MetaBytes: while alive, counts the bytes of new tensors on LibTorch's meta device as a device
+// allocator would be asked for them. Storages of Python's FakeTensors count too.
 //
-// One at a time, in one thread. Tensors may outlive the object; they must not be resized then.
+// One at a time, in one thread. Tensors may outlive the object, but must not be resized afterwards.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ class MetaBytes {
   MetaBytes(const MetaBytes&) = delete;
   MetaBytes& operator=(const MetaBytes&) = delete;
 
-  // Bytes of the tensors that live now.
+  // Bytes of the tensors alive now.
   uint64_t live() const;
-  // The most that was live since the last call of ForgetPeak.
+  // The maximum of live() since the last ForgetPeak.
   uint64_t peak() const;
   void ForgetPeak();
 

@@ -31,7 +31,7 @@ Tensor EmbeddingBackward(const Tensor& gradient, const Tensor&, int64_t count, i
 
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 
-// With mean and reciprocal deviation in fp32, as all devices have them.
+// Returns mean and reciprocal deviation in fp32, like all devices.
 Three Norm(const Tensor& x, at::IntArrayRef shape, const std::optional<Tensor>&,
            const std::optional<Tensor>&, double) {
   std::vector<int64_t> sizes = x.sizes().vec();
@@ -70,7 +70,7 @@ constexpr auto kAttentionBackward =
   return {ByToken(query), ByToken(key), ByToken(value)};
 };
 
-// LibTorch has no fused attention for the meta device and would take the one that keeps all scores.
+// LibTorch has no fused attention for the meta device and would use the one that keeps all scores.
 constexpr auto kFusedAttention = [](const Tensor& query, const Tensor& key, const Tensor& value,
                                     const std::optional<Tensor>& mask, double dropout, bool causal,
                                     std::optional<double> scale, bool) -> Tensor {

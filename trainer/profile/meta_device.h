@@ -1,7 +1,7 @@
-// MetaDevice: while one is alive, LibTorch's meta device has the operators that a GPT needs and its
-// C++ part lacks.
+// MetaDevice: while alive, adds the operators to LibTorch's meta device that a GPT needs and the
+// C++ library lacks.
 //
-// One at a time, in one thread. Its destructor removes what it has registered.
+// One at a time, in one thread. Its destructor unregisters them.
 #pragma once
 
 #include <memory>

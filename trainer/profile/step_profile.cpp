@@ -20,7 +20,7 @@ c10::ScalarType TypeOf(DType dtype) {
   return dtype == DType::kF32 ? at::kFloat : dtype == DType::kBF16 ? at::kBFloat16 : at::kHalf;
 }
 
-// Backward on this thread, as in trainer/engine/engine.cpp.
+// Runs backward on this thread, as in trainer/engine/engine.cpp.
 class OneThread {
  public:
   OneThread() : before_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) {
@@ -34,7 +34,7 @@ class OneThread {
   const bool before_;
 };
 
-// All micro-batches are the same on the meta device.
+// All micro-batches are equal on the meta device.
 void RunStages(const ProfileTask& task, const at::Tensor& inputs, const at::Tensor& targets,
                Gpt* model) {
   StagedWork work;
@@ -58,7 +58,7 @@ void RunStages(const ProfileTask& task, const at::Tensor& inputs, const at::Tens
                        options.dtype(TypeOf(task.dtype)));
     };
     work.send = [](bool, uint32_t, uint32_t, const at::Tensor&) {};
-    // The last stage's rank has a copy of the token embedding where another one has the first.
+    // The last stage's rank has a copy of the token embedding if another rank has the first stage.
     if (own.back() && !own.front()) {
       const at::Tensor& embedding = model->token_embedding();
       model->SetHead(at::empty(embedding.sizes(), embedding.options()).requires_grad_(true));

@@ -16,8 +16,8 @@
 namespace tidepool::trainer {
 namespace {
 
-// The work of a matrix product, by its own operator alone: those that it is made of, or that it is
-// a part of, are not looked at. 0: another operator.
+// The arithmetic of a matrix product's own operator; operators inside or around it are ignored. 0:
+// another operator.
 double ArithmeticOf(const at::RecordFunction& function) {
   const std::string_view name = function.name();
   const bool adds = name == "aten::addmm" || name == "aten::baddbmm";
@@ -33,9 +33,9 @@ double ArithmeticOf(const at::RecordFunction& function) {
 
 }  // namespace
 
-// What the callbacks write into.
+// Written by the callbacks.
 struct StepRecorder::State {
-  // What an operator that ends has to take back.
+  // State to restore when an operator ends.
   struct Open final : at::ObserverContext {
     bool reads = false, computes = false;
   };
@@ -65,10 +65,10 @@ struct StepRecorder::State {
 
   MetaBytes* bytes = nullptr;
   uint64_t before = 0;  // bytes of the model
-  uint64_t peak = 0;    // between operators; 0: nobody has told of them
+  uint64_t peak = 0;    // between operators; 0: OperatorEnded was never called
   std::vector<at::Tensor> parameters;
   std::unordered_map<const c10::StorageImpl*, uint32_t> notes;
-  uint32_t computing = 0;  // matrix products in flight, one within the other
+  uint32_t computing = 0;  // nested matrix products in flight
   at::CallbackHandle handle = 0;
   bool watches = false;
   StepProfile profile;

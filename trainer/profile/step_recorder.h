@@ -1,10 +1,10 @@
-// StepRecorder: what one forward and backward on LibTorch's meta device does with a model's
-// parameters and memory, while other code runs it: the order of use, gradients, bytes, work.
+// StepRecorder: records one forward and backward that other code runs on LibTorch's meta device:
+// order of parameter use, gradients, bytes, arithmetic.
 //
-// The thread that runs forward and backward, with LibTorch's threads of backward off
-// (at::AutogradState); one recorder a thread at a time. Parameters are found by their storage, so
-// views of them count, and FakeTensors of Python are parameters as good as plain ones.
-// A gradient leaves as it comes, as it does into the rCache (trainer/hooks/gradient_hook.h).
+// The thread that runs forward and backward, with LibTorch's backward threads off
+// (at::AutogradState); one recorder per thread at a time. Parameters are identified by their
+// storage, so views and Python's FakeTensors work, too. A gradient is freed on arrival, as when it
+// moves to the rCache (trainer/hooks/gradient_hook.h).
 #pragma once
 
 #include <cstdint>
@@ -21,36 +21,36 @@ class Tensor;
 
 namespace tidepool::trainer {
 
-// What a step takes.
+// The needs of a step.
 struct StepProfile {
-  uint64_t buffer_bytes = 0;  // inputs and targets: there through the whole step
-  // The most that is there beside them and the parameters; gradients leave for the rCache as they
-  // come.
+  uint64_t buffer_bytes = 0;  // inputs and targets, allocated through the whole step
+  // Peak in addition to buffers and parameters; gradients are freed as they arrive.
   uint64_t activation_bytes = 0;
-  uint64_t boundary_bytes = 0;  // of one block's input: what checkpointing keeps of a block
-  uint64_t operators = 0;       // that were dispatched
-  // Multiplications and additions of its matrix products, forward and backward; what else it
-  // computes is not counted.
+  uint64_t boundary_bytes = 0;  // one block's input: what checkpointing keeps per block
+  uint64_t operators = 0;       // number dispatched
+  // Multiplications and additions of its matrix products, forward and backward; nothing else is
+  // counted.
   double arithmetic = 0;
-  UseTrace trace;  // notes are the indices of the parameters that were watched
+  UseTrace trace;  // notes are indices of the watched parameters
 };
 
 class StepRecorder {
  public:
-  // The model is made: what `bytes` counts from here on belongs to the step. `bytes` outlives it.
+  // Call when the model is made: all bytes counted from now on belong to the step. `bytes` outlives
+  // the object.
   explicit StepRecorder(MetaBytes* bytes);
   ~StepRecorder();
   StepRecorder(const StepRecorder&) = delete;
   StepRecorder& operator=(const StepRecorder&) = delete;
 
-  // The inputs are made, and forward begins. `parameters` lie on the meta device, each in a storage
-  // of its own; those that ask for a gradient have no such hook yet. `stays[i]`: the gradient of
+  // Call when the inputs are made, before forward. `parameters` are on the meta device, each in its
+  // own storage; those that require a gradient have no hook for it yet. `stays[i]`: the gradient of
   // parameter i stays until the end of backward. Call once.
   void Watch(std::vector<at::Tensor> parameters, const std::vector<bool>& stays);
-  // An operator has ended, and what it needed for finding out shapes is gone: what lives now counts
-  // for the peak. Without any such call, all that ever lived counts.
+  // Call when an operator has ended and its temporaries for shape inference are freed: live bytes
+  // now count for the peak. If it is never called, all bytes ever alive count.
   void OperatorEnded();
-  // Backward has ended: nothing is watched any longer. Requires Watch.
+  // Call after backward: stops watching. Requires Watch.
   StepProfile Finish();
 
  private:
