@@ -1,5 +1,5 @@
-// UseThreads: how many threads an operator of LibTorch gets in this process, settled once: sums,
-// and so bits, depend on it.
+// UseThreads: sets the number of threads of LibTorch's operators in this process, once: sums, and
+// hence bits, depend on it.
 //
 // The main thread, before the first operator.
 #pragma once
@@ -8,8 +8,8 @@
 
 namespace tidepool::trainer {
 
-// `wanted` threads; 0: this process's share of the CPUs, of which `local_ranks` (at least 1)
-// processes like it make use. Returns how many.
+// `wanted` threads; 0: this process's share of the CPUs among `local_ranks` (at least 1) such
+// processes. Returns the number.
 uint32_t UseThreads(uint32_t wanted, uint32_t local_ranks);
 
 }  // namespace tidepool::trainer

@@ -32,7 +32,7 @@ void CpuShare::Judge(int64_t now_ns, double waited) {
   const int64_t lasted_ns = now_ns - since_ns_;
 
   if (!shared_ && waited >= kShared) {
-    // A try that lasted longer than the hold before it was right, so the hold is short again.
+    // A try that lasted longer than the preceding hold was right, so the hold is short again.
     hold_ns_ =
         since_ns_ == 0 || lasted_ns > hold_ns_ ? kHoldFirstNs : std::min(2 * hold_ns_, kHoldMostNs);
     if (TP_PLANTED("trainer.share_tried_at_once")) hold_ns_ = 0;

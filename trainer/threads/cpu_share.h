@@ -1,10 +1,10 @@
-// CpuShare: decides from the kernel's account of one thread whether other work wants the CPUs that
-// this process computes on.
+// CpuShare: decides from the kernel's scheduling account of one thread whether other work wants the
+// CPUs that this process computes on.
 //
 // One thread; reads no clock. A team of compute threads ends each operator together. While all of
-// them run, it is fastest when those that are ready spin until the last one is; where one of them
-// has no CPU, the spinning takes the very CPU that it waits for. The account tells the two apart: a
-// thread that is ready to run and does not, waits for another process's work.
+// them run, it is fastest if early threads spin until the last is ready; if one of them has no CPU,
+// the spinning occupies the very CPU that it waits for. The account tells the two cases apart: a
+// thread that is ready but not running waits for another process's work.
 #pragma once
 
 #include <sys/types.h>
@@ -14,24 +14,24 @@
 
 namespace tidepool::trainer {
 
-// What one thread did since it began.
+// Times of one thread since it began.
 struct CpuAccount {
-  int64_t ran_ns = 0, waited_ns = 0;  // on a CPU; ready, but without one
+  int64_t ran_ns = 0, waited_ns = 0;  // on a CPU; ready, but without a CPU
 };
 
-// The account of a thread of this process, from /proc; none where the kernel keeps no such account,
-// or the thread has ended.
+// The account of a thread of this process, from /proc; nullopt if the kernel keeps none, or the
+// thread has ended.
 std::optional<CpuAccount> CpuAccountOf(pid_t thread);
 
 class CpuShare {
  public:
   static constexpr int64_t kWindowNs = 200'000'000;     // one judgement
-  static constexpr double kShared = 0.2, kAlone = 0.1;  // waited part of a window
-  // Whether the CPUs are free again cannot always be seen without trying: after a wrong try, the
-  // next one comes twice as late.
+  static constexpr double kShared = 0.2, kAlone = 0.1;  // fraction of a window spent waiting
+  // Whether the CPUs are free again often shows only by trying: after a wrong try, the next one
+  // comes after twice the time.
   static constexpr int64_t kHoldFirstNs = 1'000'000'000, kHoldMostNs = 64'000'000'000;
 
-  // Call it now and then, with rising times. Returns whether the CPUs are shared, as far as is
+  // Call it periodically, with rising times. Returns whether the CPUs are shared, as far as is
   // known.
   bool Look(int64_t now_ns, const CpuAccount& account);
   bool shared() const { return shared_; }
@@ -41,7 +41,7 @@ class CpuShare {
   std::optional<int64_t> window_from_ns_;
   int64_t waited_before_ns_ = 0;
   bool shared_ = false;
-  int64_t since_ns_ = 0;  // since when shared_ says so
+  int64_t since_ns_ = 0;  // start of the present state of shared_
   int64_t hold_ns_ = kHoldFirstNs;
 };
 

@@ -10,8 +10,8 @@
 namespace tidepool::trainer {
 namespace {
 
-// The function that a compiler calls for `#pragma omp parallel`. It is looked up by name, because
-// the libgomp that counts is the one that LibTorch has loaded.
+// The function that compilers call for `#pragma omp parallel`. Looked up by name, because the
+// relevant libgomp is the one that LibTorch has loaded.
 using Parallel = void (*)(void (*body)(void*), void* argument, unsigned threads, unsigned flags);
 
 Parallel FindParallel() {

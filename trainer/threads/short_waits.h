@@ -1,10 +1,10 @@
-// ShortWaits: while one lives, compute threads of this process that wait for each other sleep
-// almost at once instead of spinning.
+// ShortWaits: while alive, compute threads of this process that wait for each other sleep almost at
+// once instead of spinning.
 //
-// Any thread makes and ends it; one at a time. It changes no operator's threads, so no bits:
-// libgomp, on which LibTorch computes, spins some milliseconds, but some microseconds only while it
-// has more threads than the process has CPUs (GOMP_SPINCOUNT in libgomp's manual). So a team of
-// threads that sleep is kept beside the one that computes, one more than there are CPUs.
+// Any thread creates and destroys it; one at a time. It changes no operator's thread count, so no
+// bits: libgomp, which LibTorch uses, spins for milliseconds, but only microseconds while it has
+// more threads than the process has CPUs (GOMP_SPINCOUNT in libgomp's manual). So a sleeping team
+// is kept beside the computing one, with one thread more than there are CPUs.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@ namespace tidepool::trainer {
 
 class ShortWaits {
  public:
-  // Not where libgomp is missing, and not where the user has said how threads wait
-  // (OMP_WAIT_POLICY, GOMP_SPINCOUNT).
+  // False without libgomp, or if the user controls how threads wait (OMP_WAIT_POLICY,
+  // GOMP_SPINCOUNT).
   static bool Possible();
   // Requires Possible().
   ShortWaits();
@@ -25,7 +25,7 @@ class ShortWaits {
 
  private:
   std::atomic<bool> ended_ = false;
-  std::thread thread_;  // whose team it is
+  std::thread thread_;  // owner of the team
 };
 
 }  // namespace tidepool::trainer
