@@ -14,8 +14,8 @@ uint64_t Mix(uint64_t a, uint64_t b) {
   return SplitMix64(SplitMix64(a).Next() ^ b).Next();
 }
 
-// A bijection of [0, count) chosen by `key`: a four-round Feistel network on the next even number
-// of bits, walked until it lands inside (Black and Rogaway, "Ciphers with arbitrary finite
+// A bijection of [0, count) selected by `key`: a four-round Feistel network on the next even number
+// of bits, iterated until it lands inside (Black and Rogaway, "Ciphers with arbitrary finite
 // domains", 2002). It needs no table, so any position can be computed alone.
 uint64_t Permuted(uint64_t index, uint64_t count, uint64_t key) {
   const int half_bits = std::max(1, (static_cast<int>(std::bit_width(count - 1)) + 1) / 2);
@@ -58,8 +58,8 @@ Result<BatchCursor> BatchCursor::Make(TokenSource source, const BatchShape& shap
 
 BatchCursor::BatchCursor(TokenSource source, const BatchShape& shape)
     : source_(std::move(source)), shape_(shape) {
-  const uint64_t usable = source_.size() - 1;  // the last token is only ever a target
-  // Shuffled order gives up to one window for the phase, where there is more than one.
+  const uint64_t usable = source_.size() - 1;  // the last token is only a target
+  // Shuffled order reserves up to one window for the phase, if there is more than one.
   windows_ = shape_.shuffled ? std::max<uint64_t>(1, (usable - shape_.tokens + 1) / shape_.tokens)
                              : usable / shape_.tokens;
   phase_max_ = shape_.shuffled ? std::min(usable - windows_ * shape_.tokens, shape_.tokens - 1) : 0;

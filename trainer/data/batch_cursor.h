@@ -1,12 +1,12 @@
-// BatchCursor: the order in which a run reads its tokens, as one number that can be stored and set
-// again: how many sequences were read.
+// BatchCursor: the order in which a run reads its tokens, as a single number that can be saved and
+// restored: how many sequences were read.
 //
-// One thread per object. The sequence with a number is a pure function of (source, seed, tokens):
-// the same on every rank, for every number of ranks and every size of a batch; of the batch at a
-// position rank r of w reads the sequences from position + r * sequences / w on. Shuffled order:
-// the source is cut into windows of `tokens` tokens, at a phase that changes with the epoch; each
-// epoch reads every window once, in an order of its own. Unshuffled (validation): window after
-// window from the start, and round again.
+// One thread per object. The sequence with a given number is a pure function of (source, seed,
+// tokens): the same on every rank, for any number of ranks and any batch size; of the batch at a
+// position, rank r of w reads the sequences from position + r * sequences / w on. Shuffled order:
+// the source is cut into windows of `tokens` tokens, at an offset that changes with the epoch; each
+// epoch reads every window once, in its own order. Unshuffled (validation): windows in order from
+// the start, repeatedly.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@
 
 namespace tidepool::trainer {
 
-// The size of a batch, and which part of it is this rank's.
+// The size of a batch, and this rank's part of it.
 struct BatchShape {
-  uint64_t sequences = 8;  // of the global batch; divisible by world
-  uint64_t tokens = 128;   // of each sequence
+  uint64_t sequences = 8;  // per global batch; divisible by world
+  uint64_t tokens = 128;   // per sequence
   uint32_t rank = 0, world = 1;
   uint64_t seed = 1;
   bool shuffled = true;
@@ -33,20 +33,20 @@ struct Batch {
   std::vector<int64_t> inputs, targets;
 };
 
-// Can the ranks share the batch? Errors: kUsageError.
+// Checks that the ranks can share the batch. Errors: kUsageError.
 Status CheckBatch(const BatchShape& shape);
 
 class BatchCursor {
  public:
   // Errors: kUsageError (sequences not divisible by world), kDataBad (the source is shorter than
-  // one sequence and its last target).
+  // one sequence plus its last target).
   static Result<BatchCursor> Make(TokenSource source, const BatchShape& shape);
 
-  // The batch at position(), which then moves on by its sequences. Errors: those of
+  // Returns the batch at position(), and advances by its sequences. Errors: those of
   // TokenSource::Read; the position then stays.
   Result<Batch> Next();
 
-  // Number of sequences that all ranks have read so far.
+  // Number of sequences read by all ranks so far.
   uint64_t position() const { return position_; }
   void Seek(uint64_t position) { position_ = position; }
 

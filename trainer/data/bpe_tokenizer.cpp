@@ -14,19 +14,19 @@
 namespace tidepool::trainer {
 namespace {
 
-// GPT-2's: contractions, then words, numbers and signs with one space before them, then spaces.
+// GPT-2's: contractions; words, numbers and signs with an optional space in front; spaces.
 constexpr const char* kPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kEndOfText = "<|endoftext|>";
-constexpr size_t kKnownMax = 1 << 20;  // pieces that are remembered
-// A piece may be as long as the text. Compiled patterns have 32 KiB of stack unless they get more.
+constexpr size_t kKnownMax = 1 << 20;  // number of cached pieces
+// A piece may be as long as the text. Compiled patterns have 32 KiB of stack unless given more.
 constexpr size_t kStackMin = 32 * kKiB, kStackMax = 64 * kMiB;
 
 uint64_t KeyOf(uint32_t left, uint32_t right) {
   return uint64_t{left} << 32 | right;
 }
 
-// Bytes of the UTF-8 character at the start of `text`; 0 where there is none. (RFC 3629)
+// Length of the UTF-8 character at the start of `text`; 0 if invalid. (RFC 3629)
 size_t CharacterBytes(std::string_view text) {
   const auto byte = [&text](size_t i) -> uint32_t { return static_cast<uint8_t>(text[i]); };
   const uint32_t first = byte(0);
@@ -37,7 +37,7 @@ size_t CharacterBytes(std::string_view text) {
                                                        : 0;
   if (size == 0 || text.size() < size) return 0;
 
-  // Overlong forms, surrogates, and what lies beyond U+10FFFF show in the second byte.
+  // The second byte shows overlong forms, surrogates, and values beyond U+10FFFF.
   const uint32_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const uint32_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   if (byte(1) < low || byte(1) > high) return 0;
@@ -47,7 +47,7 @@ size_t CharacterBytes(std::string_view text) {
   return size;
 }
 
-// The longest start of `text` that is UTF-8.
+// The longest prefix of `text` that is valid UTF-8.
 std::string_view ValidStart(std::string_view text) {
   size_t end = 0;
   while (end < text.size()) {
@@ -67,7 +67,7 @@ struct BpeTokenizer::Pattern {
     code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED,
                          PCRE2_UTF | PCRE2_UCP, &error, &at, nullptr);
     TP_CHECK(code != nullptr, "GPT-2's pattern is one");
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where it fails, matching is slower
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // if it fails, matching is slower
 
     found = pcre2_match_data_create_from_pattern(code, nullptr);
     context = pcre2_match_context_create(nullptr);
@@ -85,7 +85,7 @@ struct BpeTokenizer::Pattern {
   Pattern(const Pattern&) = delete;
   Pattern& operator=(const Pattern&) = delete;
 
-  // The end of the piece that begins at `begin`. The pattern matches at each place of a text.
+  // The end of the piece that begins at `begin`. The pattern matches at any position.
   size_t EndOf(std::string_view text, size_t begin) const {
     const int matched = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
                                     begin, PCRE2_ANCHORED | PCRE2_NO_UTF_CHECK, found, context);
@@ -104,7 +104,7 @@ BpeTokenizer::BpeTokenizer(const TokenizerFile& file)
       tokens_(file.tokens),
       added_(file.added),
       prefix_space_(file.prefix_space) {
-  // The longest first, so that it wins where several begin at one place.
+  // Longest first, so that it wins if several begin at one position.
   std::sort(added_.begin(), added_.end(), [](const auto& a, const auto& b) {
     return a.text.size() != b.text.size() ? a.text.size() > b.text.size() : a.id < b.id;
   });
@@ -155,7 +155,7 @@ void BpeTokenizer::Encode(std::string_view text, std::vector<uint32_t>* ids) {
     text = prefixed;
   }
 
-  // The next place of each added token, found anew when it has been passed.
+  // The next position of each added token, searched again once it has been passed.
   std::vector<size_t> next(added_.size(), 0);
   for (size_t at = 0;;) {
     size_t nearest = std::string_view::npos, which = 0;
@@ -207,20 +207,20 @@ const BpeTokenizer::Merge* BpeTokenizer::MergeOf(uint32_t left, uint32_t right) 
   return found == merges_.end() ? nullptr : &found->second;
 }
 
-// A token of a piece that is being merged, in a list of those that are left.
+// A token of a piece that is being merged, in a list of the remaining ones.
 struct BpeTokenizer::Symbol {
   uint32_t id = 0;
   int64_t previous = -1, next = -1;  // -1: none
-  bool gone = false;                 // it was merged into the one before
+  bool gone = false;                 // merged into the previous one
 };
 
-// The pair of the lowest rank is merged, of equal ones the first, until no pair has a merge. All
-// pairs wait in a queue, so that a piece of n bytes takes n log n steps.
+// Merges the pair of the lowest rank, the leftmost of equal ones, until no pair has a merge. A
+// priority queue holds all pairs, so that a piece of n bytes takes n log n steps.
 std::vector<uint32_t> BpeTokenizer::Merged(std::string_view piece) const {
   struct Pair {
     uint32_t rank;
     size_t left;
-    uint32_t left_id, right_id;  // as they were; a pair of others is stale
+    uint32_t left_id, right_id;  // at insertion; a pair whose ids have changed is stale
     bool operator>(const Pair& other) const {
       return rank != other.rank ? rank > other.rank : left > other.left;
     }

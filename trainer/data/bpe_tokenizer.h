@@ -1,8 +1,8 @@
-// BpeTokenizer: byte-level byte pair encoding as GPT-2 does it (Sennrich et al. 2016, on bytes):
-// text to token ids, and back to bytes.
+// BpeTokenizer: byte-level byte pair encoding as in GPT-2 (Sennrich et al. 2016, on bytes):
+// converts text to token ids, and back to bytes.
 //
-// One thread at a time: what was encoded is remembered. Any bytes can be encoded; those that are no
-// UTF-8 are tokens of single bytes and their merges.
+// One thread at a time: encoded pieces are cached. Any bytes can be encoded; invalid UTF-8 becomes
+// tokens of single bytes and their merges.
 #pragma once
 
 #include <cstdint>
@@ -20,23 +20,23 @@ namespace tidepool::trainer {
 
 class BpeTokenizer {
  public:
-  // Errors: kDataBad (a byte, or what a merge makes, has no token).
+  // Errors: kDataBad (a byte, or the result of a merge, has no token).
   static Result<BpeTokenizer> Make(const TokenizerFile& file);
   ~BpeTokenizer();
   BpeTokenizer(BpeTokenizer&&) noexcept;
   BpeTokenizer& operator=(BpeTokenizer&&) noexcept;
 
-  // Ids are smaller.
+  // All ids are smaller.
   uint64_t vocab() const { return tokens_.size(); }
-  // The token that ends a text; none where there is no <|endoftext|>.
+  // The token that ends a text; nullopt without <|endoftext|>.
   std::optional<uint32_t> end_of_text() const { return end_of_text_; }
   // Appends the ids of `text`.
   void Encode(std::string_view text, std::vector<uint32_t>* ids);
-  // The bytes of a token; empty for an id that there is not.
+  // The bytes of a token; empty for an unknown id.
   std::string_view Bytes(uint64_t id) const;
 
  private:
-  struct Pattern;  // GPT-2's rule of what is never merged across
+  struct Pattern;  // GPT-2's rule for boundaries that merges never cross
   struct Merge {
     uint32_t rank = 0, id = 0;
   };

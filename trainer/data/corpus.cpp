@@ -19,7 +19,7 @@ std::string Count(uint64_t tokens, const char* unit = "tokens") {
   return std::to_string(tokens) + " " + unit;
 }
 
-// What text is counted in until it is tokenized.
+// The unit of text before tokenization.
 const char* UnitOf(const CorpusOptions& options) {
   return options.tokenizer != nullptr ? "bytes" : "tokens";
 }
@@ -27,7 +27,7 @@ const char* ReadHow(const CorpusOptions& options) {
   return options.tokenizer != nullptr ? "" : ", one token a byte";
 }
 
-// The last share of `all` is held out.
+// Holds out the last share of `all`.
 Corpus Split(const TokenSource& all, double share, const std::string& what,
              const char* unit = "tokens") {
   const auto held_out = static_cast<uint64_t>(static_cast<double>(all.size()) * share);
@@ -91,7 +91,7 @@ TokenSource Tokenized(const TokenSource& text, BpeTokenizer* tokenizer) {
   return TokenSource(std::shared_ptr<const std::vector<uint32_t>>(std::move(ids)));
 }
 
-// Both parts by themselves, so that no token spans them.
+// Tokenizes both parts separately, so that no token spans them.
 Corpus Tokenized(Corpus corpus, BpeTokenizer* tokenizer) {
   if (tokenizer == nullptr) return corpus;
   corpus.train = Tokenized(corpus.train, tokenizer);
@@ -119,7 +119,7 @@ Result<Corpus> FromTextFile(const std::string& path, const CorpusOptions& option
                    options.tokenizer);
 }
 
-// The index of the file whose size is nearest to the share of all text.
+// The index of the file whose size is nearest to the share of the total.
 size_t ChooseHeldOut(const std::vector<TextFile>& files, double share) {
   double total = 0;
   for (const TextFile& file : files) total += static_cast<double>(file.text.size());

@@ -12,7 +12,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// Not cryptographic: it tells data that changed from data that did not.
+// Not cryptographic: it distinguishes changed data.
 class Hash {
  public:
   explicit Hash(uint64_t seed) { Mix(seed); }
@@ -36,7 +36,7 @@ class Hash {
   uint64_t value_ = 0;
 };
 
-// The number of the nth piece that is read.
+// The number of the nth piece read.
 uint64_t PieceAt(uint64_t n, uint64_t read, uint64_t pieces) {
   if (read == pieces || read <= 1) return n;
   return (pieces - 1) / (read - 1) * n + (pieces - 1) % (read - 1) * n / (read - 1);

@@ -1,4 +1,4 @@
-// LookThrough: what a corpus is known by, and whether a model can read it, in one pass over its
+// LookThrough: the fingerprint of a corpus, and whether a model can read it, in one pass over its
 // tokens.
 //
 // Any thread.
@@ -12,10 +12,10 @@
 
 namespace tidepool::trainer {
 
-// What one pass over tokens tells.
+// Results of a pass over tokens.
 struct TokenFacts {
   uint64_t tokens = 0;
-  // Hash of the tokens that were read and of their number; another order gives another hash.
+  // Hash of the tokens read and of the total number; depends on their order.
   uint64_t hash = 0;
   friend bool operator==(const TokenFacts&, const TokenFacts&) = default;
 };
@@ -25,14 +25,14 @@ struct CorpusFacts {
   TokenFacts train, held_out;
 };
 
-// How much of a token file is read: up to so many pieces, evenly spread, the first and the last
-// among them: 256 Mi tokens, about a second. Text is read whole.
+// How much of a token file is read: up to this many pieces, evenly spread, including the first and
+// the last: 256 Mi tokens, about a second. Text is read completely.
 struct LookOptions {
   uint64_t piece_tokens = 64 * 1024;
   uint64_t pieces_max = 4096;
 };
 
-// Errors: kFileUnreadable, kDataBad (an id beyond the vocabulary; names file and place).
+// Errors: kFileUnreadable, kDataBad (an id beyond the vocabulary; names file and position).
 Result<TokenFacts> LookThrough(const TokenSource& source, const LookOptions& options = {});
 Result<CorpusFacts> LookThrough(const Corpus& corpus);
 

@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Absolute, without links as far as it exists; empty where the system does not say.
+// Absolute, with links resolved as far as the path exists; empty on a system error.
 std::string Canonical(const std::string& path) {
   std::error_code error;
   const fs::path canonical = fs::weakly_canonical(fs::absolute(path, error), error);

@@ -1,5 +1,5 @@
-// OwnOutputs: which files of a data folder a run has written itself. They are no data: a run that
-// is started again would train on them.
+// OwnOutputs: the files in a data folder that the run has written itself. They are not data: a
+// restarted run would train on them.
 //
 // Any thread; a value type.
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace tidepool::trainer {
 
-// An empty path stands for an output that is not written.
+// An empty path: that output is not written.
 struct OutputPlaces {
   std::string reports;  // folder of metrics and event files
   std::string weights;  // folder of saved weights
@@ -18,23 +18,23 @@ struct OutputPlaces {
 
 class OwnOutputs {
  public:
-  // `folder`: the one whose files are listed. The places need not exist yet.
+  // `folder`: the folder whose files are listed. The places need not exist yet.
   OwnOutputs(const std::string& folder, const OutputPlaces& places);
 
-  // `relative`: path of a file from the folder. In a place that lies inside the folder everything
-  // is the run's own; where a place is the folder, or around it, only files with the names that
-  // runs give.
+  // `relative`: a file's path relative to the folder. If a place is inside the folder, everything
+  // in it is the run's own; if it is the folder, or contains it, only files with the names of a
+  // run's outputs are.
   bool Has(const std::string& relative) const;
 
  private:
   struct Place {
-    std::string path;  // with a slash at its end
-    bool around;       // is the folder, or holds it
+    std::string path;  // with a trailing slash
+    bool around;       // is the folder, or contains it
     bool (*has_name)(const std::string& file);
   };
   void Add(const std::string& path, bool (*has_name)(const std::string& file));
 
-  std::string folder_;  // canonical, with a slash at its end
+  std::string folder_;  // canonical, with a trailing slash
   std::string trace_;
   std::vector<Place> places_;
 };

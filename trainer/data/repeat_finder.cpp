@@ -12,8 +12,8 @@ namespace {
 
 constexpr size_t kShingleWords = 5;
 
-// Hashes of all runs of kShingleWords words; letters' case and everything but letters and digits do
-// not count. Only hashes that are 0 modulo `one_of` are returned. A text of fewer words is one
+// Hashes of all runs of kShingleWords words; ignores letter case, and characters other than letters
+// and digits. Returns only hashes that are 0 modulo `one_of`. A text with fewer words is one
 // shingle.
 std::unordered_set<uint64_t> Shingles(std::string_view text, uint64_t one_of) {
   std::unordered_set<uint64_t> shingles;
@@ -68,14 +68,14 @@ bool RepeatFinder::IsRepeat(std::string_view text) {
   std::vector<uint64_t> shingles(found.begin(), found.end());
   std::sort(shingles.begin(), shingles.end());
 
-  // For each known shingle, how many files have it, and which.
+  // For each known shingle: the number of files that have it, and which.
   std::vector<std::pair<size_t, const std::vector<uint32_t>*>> known;
   for (const uint64_t shingle : shingles) {
     const auto files = files_with_.find(shingle);
     if (files == files_with_.end()) continue;
     known.emplace_back(files->second.size(), &files->second);
   }
-  // Shingles that no file has belong to the rarer half, too.
+  // Shingles that no file has also belong to the rarer half.
   const size_t half = (shingles.size() + 1) / 2, unknown = shingles.size() - known.size();
   size_t rare = half - std::min(half, unknown);
   if (TP_PLANTED("data.rarest_only")) rare = std::min<size_t>(rare, 1);

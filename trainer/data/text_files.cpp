@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// For all files together: about 200 MB of tables; beyond that they are sampled by hash.
+// For all files together: about 200 MB of tables; beyond that, shingles are sampled by hash.
 constexpr uint64_t kShinglesKeptMax = 4'000'000;
 
 Status TooMuch(const std::string& path) {
@@ -28,7 +28,7 @@ Status Unreadable(const std::string& path, const std::string& why) {
   return Status(ErrorId::kFileUnreadable, "'" + path + "' cannot be read").Why(why);
 }
 
-// Paths of the regular files, sorted; `own` counts those that are the run's own.
+// Sorted paths of the regular files; `own` counts the run's own.
 Result<std::vector<std::string>> ListFiles(const std::string& folder, const OwnOutputs& outputs,
                                            uint64_t* own) {
   std::vector<std::string> paths;

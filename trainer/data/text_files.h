@@ -1,6 +1,6 @@
 // ReadTextFiles: the texts of a folder, without near-duplicates.
 //
-// Any thread. Deterministic: files are taken in the order of their paths.
+// Any thread. Deterministic: files are read in path order.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace tidepool::trainer {
 
-// All text is held in memory; more than this should be tokenised into a file first.
+// All text is held in memory; more than this should be tokenized into a file first.
 inline constexpr uint64_t kTextBytesMax = uint64_t{4} << 30;
 
 // One file.
@@ -21,19 +21,19 @@ struct TextFile {
   std::string text;
 };
 
-// What was found in a folder.
+// The content of a folder.
 struct TextFolder {
   std::vector<TextFile> kept;        // by path
   std::vector<std::string> repeats;  // paths of files that mostly repeat an earlier one
-  uint64_t skipped = 0;              // empty files and files with NUL bytes
-  uint64_t own = 0;                  // files that the run writes itself
+  uint64_t skipped = 0;              // empty files, and files with NUL bytes
+  uint64_t own = 0;                  // files written by the run itself
 };
 
 // Errors: kFileUnreadable, kDataBad (more than kTextBytesMax).
 Result<std::string> ReadTextFile(const std::string& path);
 
-// Regular files below `folder` (not through symbolic links, not in hidden folders, not what lies in
-// `outputs`). A file is a repeat when more than half of its shingles, runs of five words, occur in
+// Reads regular files below `folder` (does not follow symbolic links; skips hidden folders and
+// `outputs`). A file is a repeat if more than half of its shingles, runs of five words, occur in
 // one earlier file that was kept (Broder's containment). Errors: kFileUnreadable (names the file),
 // kDataBad (no text at all, or more than kTextBytesMax).
 Result<TextFolder> ReadTextFiles(const std::string& folder, const OutputPlaces& outputs = {});

@@ -33,7 +33,7 @@ uint32_t Word(const uint8_t* bytes, int index) {
   return word;
 }
 
-// Checks that the sizes agree and fills in what the header says.
+// Checks that the sizes agree, and sets the fields given in the header.
 Status ReadLlmcHeader(const LlmcForm& form, const uint8_t* header, uint64_t file_bytes,
                       TokenFile* file) {
   const uint32_t version = Word(header, 1), count = Word(header, 2);

@@ -12,7 +12,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// All of `bytes` from `position`, or a Status.
+// Reads all of `bytes` from `position`, or fails.
 Status ReadFully(const TokenFile& file, uint64_t position, std::span<uint8_t> bytes) {
   while (!bytes.empty()) {
     const ssize_t got =

@@ -1,9 +1,9 @@
-// TokenSource: a run of token ids that can be read from any offset: text in memory (one token a
-// byte), ids in memory, or part of a token file.
+// TokenSource: a sequence of token ids with random access: text in memory (one token per byte), ids
+// in memory, or part of a token file.
 //
 // Copies share the text, the ids or the open file. Any number of threads may read. Offsets and
 // sizes count tokens.
-// Files are read by pread, never mapped: a damaged or shortened file is an error, not a SIGBUS.
+// Files are read with pread, never mapped: a damaged or truncated file is an error, not a SIGBUS.
 #pragma once
 
 #include <cstdint>
@@ -40,26 +40,25 @@ class TokenSource {
       : file_(std::move(file)), size_(file_->tokens) {}
 
   uint64_t size() const { return size_; }
-  // The text of this part; empty where there is none. As long as the source, or a copy of it,
-  // lives.
+  // The text of this part; empty if it is not text. Valid as long as the source, or a copy of it.
   std::string_view text() const {
     return text_ != nullptr ? std::string_view(*text_).substr(begin_, size_) : std::string_view();
   }
   // Tokens [begin, begin + size) of this source. Requires that they exist.
   TokenSource Part(uint64_t begin, uint64_t size) const;
-  // Fills `out` with the tokens from `offset`. Requires offset + out.size() <= size().
-  // Errors: kFileUnreadable (the file cannot be read, or has become shorter), kDataBad (an id
-  // beyond the vocabulary; names file and place).
+  // Fills `out` with the tokens from `offset` on. Requires offset + out.size() <= size(). Errors:
+  // kFileUnreadable (the file cannot be read, or has become shorter), kDataBad (an id beyond the
+  // vocabulary; names file and position).
   Status Read(uint64_t offset, std::span<int64_t> out) const;
 
  private:
   Status ReadFile(uint64_t first_token, std::span<int64_t> out) const;
 
-  // One of the three is set, none when empty.
+  // One of the three is set, or none if empty.
   std::shared_ptr<const std::string> text_;
   std::shared_ptr<const std::vector<uint32_t>> ids_;
   std::shared_ptr<const TokenFile> file_;
-  uint64_t begin_ = 0, size_ = 0;  // the part of it that this source is
+  uint64_t begin_ = 0, size_ = 0;  // this source's part of it
 };
 
 }  // namespace tidepool::trainer

@@ -47,7 +47,7 @@ Result<json::object> ReadObject(const std::string& path) {
   return std::move(parsed).as_object();
 }
 
-// The code point at `at`, which moves on; none where the text is no UTF-8.
+// The code point at `at`, which advances; nullopt if the text is not valid UTF-8.
 std::optional<uint32_t> NextCodePoint(std::string_view text, size_t* at) {
   const auto byte = [&](size_t i) -> uint32_t { return static_cast<uint8_t>(text[i]); };
   const uint32_t first = byte((*at)++);
@@ -60,8 +60,8 @@ std::optional<uint32_t> NextCodePoint(std::string_view text, size_t* at) {
   return code;
 }
 
-// GPT-2 writes bytes as letters that can be printed: those that are printable in Latin-1 stand for
-// themselves, the others, in order, for the code points from 256 on.
+// GPT-2 writes bytes as printable letters: those printable in Latin-1 as themselves, the others, in
+// order, as the code points from 256 on.
 class Letters {
  public:
   Letters() {
@@ -73,7 +73,7 @@ class Letters {
     }
   }
 
-  // The bytes that `letters` stand for; none where one stands for no byte.
+  // The bytes that `letters` stand for; nullopt if a letter stands for no byte.
   std::optional<std::string> Bytes(std::string_view letters) const {
     std::string bytes;
     for (size_t at = 0; at < letters.size();) {
@@ -89,7 +89,7 @@ class Letters {
   std::map<uint32_t, char> bytes_;  // by code point
 };
 
-// Whether `value` is missing, null, false or an empty text: what turns nothing on.
+// Whether `value` is missing, null, false or an empty text: the feature is off.
 bool IsOff(const json::object& object, const char* key) {
   const json::value* value = object.if_contains(key);
   return value == nullptr || value->is_null() || (value->is_bool() && !value->get_bool()) ||
@@ -110,8 +110,7 @@ Status AddTokens(const json::object& vocabulary, const Letters& letters, Tokeniz
     if (error || number >= kIdsMax)
       return NotUsable(file->path, "token \"" + std::string(text) + "\" has no usable id");
     if (number >= file->tokens.size()) file->tokens.resize(number + 1);
-    // What no letters write is a token that stands for itself, such as <|endoftext|> in another
-    // alphabet.
+    // Text that is not such letters is a literal token, such as <|endoftext|> in another alphabet.
     file->tokens[number] = letters.Bytes(text).value_or(std::string(text));
   }
   return {};
@@ -171,7 +170,7 @@ Status AddAdded(const json::object& object, TokenizerFile* file) {
   return {};
 }
 
-// What of tokenizer.json is not GPT-2's; empty: nothing.
+// The first property of tokenizer.json that GPT-2 does not have; empty: none.
 std::string OtherKind(const json::object& object, const json::object& model) {
   const std::string type = TypeOf(object, "model"), before = TypeOf(object, "pre_tokenizer");
   if (!type.empty() && type != "BPE") return "its model is " + type + ", not BPE";
@@ -209,8 +208,8 @@ Result<TokenizerFile> ReadWhole(const std::string& path) {
   return file;
 }
 
-// The two files of GPT-2's first releases. Tokens that stand for themselves are not told apart
-// there; <|endoftext|> is the one that GPT-2 has.
+// The two files of GPT-2's first releases. They do not mark literal tokens; <|endoftext|> is the
+// one of GPT-2.
 Result<TokenizerFile> ReadPair(const std::string& directory) {
   constexpr std::string_view kEnd = "<|endoftext|>";
   TokenizerFile file;

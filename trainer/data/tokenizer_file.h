@@ -1,4 +1,4 @@
-// ReadTokenizer: GPT-2's byte-level BPE from the files that Hugging Face keeps beside a model.
+// ReadTokenizer: reads GPT-2's byte-level BPE from Hugging Face's files beside a model.
 //
 // Any thread. This is the data's one door to Boost.JSON.
 #pragma once
@@ -12,33 +12,33 @@
 
 namespace tidepool::trainer {
 
-// What the files say. Tokens are bytes: the letters that the files write in place of bytes are
-// turned back.
+// The content of the files. Tokens are bytes: the letters that stand for bytes in the files are
+// decoded.
 struct TokenizerFile {
-  // A token that stands for itself wherever its text is met.
+  // A token that is matched literally in a text.
   struct Added {
     uint32_t id = 0;
     std::string text;
   };
 
-  std::string path;                 // of what was read, for people
-  std::vector<std::string> tokens;  // by id; empty where there is no such id
-  // Pairs that become one token, the preferred first.
+  std::string path;                 // the file that was read, for people
+  std::vector<std::string> tokens;  // by id; empty for an unused id
+  // Pairs that merge into one token, highest priority first.
   std::vector<std::pair<std::string, std::string>> merges;
   std::vector<Added> added;
-  bool prefix_space = false;  // a text begins with a space, whether it has one or not
+  bool prefix_space = false;  // encode a text as if it began with a space
 };
 
-// Where a tokenizer lies in `directory`: the names of its files there; empty where there is none.
+// The names of the tokenizer's files in `directory`; empty if there is no tokenizer.
 std::vector<std::string> TokenizerFilesIn(const std::string& directory);
-// `directory`: holds tokenizer.json, or else vocab.json and merges.txt.
-// Errors: kFileUnreadable (there are no such files); kDataBad (they are damaged, or describe
-// another kind of tokenizer; the text names what).
+// `directory`: holds tokenizer.json, or else vocab.json and merges.txt. Errors: kFileUnreadable (no
+// such files); kDataBad (they are damaged, or describe another kind of tokenizer; the text says
+// which).
 Result<TokenizerFile> ReadTokenizer(const std::string& directory);
 
-// Copies the files of the tokenizer in `from`, if there is one, so that a user of weights in `to`
-// reads text the same way. Does nothing where both are one directory, or `from` is empty. Errors:
-// kFileWriteFailed, kFileUnreadable.
+// Copies the files of the tokenizer in `from`, if there is one, so that users of the weights in
+// `to` tokenize the same way. Does nothing if both are the same directory, or `from` is empty.
+// Errors: kFileWriteFailed, kFileUnreadable.
 Status CopyTokenizer(const std::string& from, const std::string& to);
 
 }  // namespace tidepool::trainer
