@@ -21,7 +21,7 @@ namespace {
 
 constexpr const char* kFirstLine = "tidepool base names 1\n";
 constexpr const char* kNone = "-";
-constexpr int64_t kSettledSeconds = 3;  // file systems tell times by the second, or the tick
+constexpr int64_t kSettledSeconds = 3;  // resolution of file systems' times: a second, or a tick
 constexpr int64_t kNsOfSecond = 1'000'000'000;
 
 std::string TextOf(const FileStamp& stamp) {
@@ -47,8 +47,8 @@ std::optional<ContentHash> HashFrom(const std::string& digits) {
   return hash;
 }
 
-// Ranks of one machine share the run's folder: one of them makes the names, while the others wait
-// here. Invalid where the folder has no lock to offer; then each makes its own.
+// Ranks of one machine share the run's folder: one of them makes the names while the others wait
+// here. Invalid if the folder cannot be locked; then each makes its own.
 UniqueFd AwaitTurn(const std::string& folder, const std::string& path) {
   mkdir(folder.c_str(), 0755);
   UniqueFd lock(open((path + ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
@@ -107,7 +107,7 @@ void BaseNames::Recall() {
 Result<std::vector<ContentHash>> BaseNames::Chunks() {
   if (!chunks_.empty()) return chunks_;
   const UniqueFd turn = is_settled_ && !path_.empty() ? AwaitTurn(folder_, path_) : UniqueFd();
-  if (turn.valid()) Recall();  // whoever had the turn before may have made them
+  if (turn.valid()) Recall();  // the previous holder may have made them
   if (!chunks_.empty()) return chunks_;
 
   TP_POINT("trainer.base_hashed");
@@ -117,8 +117,8 @@ Result<std::vector<ContentHash>> BaseNames::Chunks() {
   return chunks_;
 }
 
-// Asked for when the adapters are trained. A file whose stamp has changed by then need not have
-// other bytes: a hard link changes it, too.
+// Called after the adapters are trained. A file whose stamp has changed may still have the same
+// bytes: a hard link changes it, too.
 Result<ContentHash> BaseNames::File() {
   if (file_) return *file_;
   TP_ASSIGN_OR_RETURN(const std::vector<ContentHash> trained_over, Chunks());

@@ -1,11 +1,11 @@
-// BaseNames: the names of an adapter's base, made from its bytes: one for each frozen chunk, for
-// the server, and one for the file, for those who use the adapters later. Each takes a pass over
-// the base, so they are remembered in the run's folder, and of the ranks that share it one makes
-// those of the chunks while the others wait for it.
+// BaseNames: the hashes that name an adapter's base: one per frozen chunk, for the server, and one
+// of the file, for later users of the adapters. Each takes a pass over the base, so they are cached
+// in the run's folder; of the ranks that share it, one makes the chunks' names while the others
+// wait.
 //
-// One thread at a time. The names are remembered for one state of one file (FileStamp) and one
-// layout. Where either has changed, or the record is damaged, the base is hashed again. A wrong
-// name does no harm: memserver refuses bytes whose hash is another.
+// One thread at a time. The cache is valid for one state of one file (FileStamp) and one layout. If
+// either has changed, or the record is damaged, the base is hashed again. A wrong name does no
+// harm: memserver refuses bytes with another hash.
 #pragma once
 
 #include <cstdint>
@@ -25,23 +25,23 @@ inline constexpr const char* kBaseNamesFile = "base.names";  // in the directory
 
 class BaseNames {
  public:
-  // `folder`: the run's; empty: nothing is remembered. Reads what is remembered there.
-  // `wall_seconds`: the time now. A file that was changed within the last seconds is not
-  // remembered, because one more change may not show in its times.
+  // `folder`: the run's; empty: no cache. Reads the cache there. `wall_seconds`: the present time.
+  // A file changed within the last seconds is not cached, because a further change may not show in
+  // its times.
   BaseNames(std::shared_ptr<const FrozenBase> base, const std::string& folder,
             int64_t wall_seconds);
 
-  // Names all frozen chunks, in order; blocks while another rank that shares the folder makes them.
-  // Errors: those of FrozenBase::HashChunks.
+  // Names all frozen chunks, in order; blocks while another rank that shares the folder makes the
+  // names. Errors: those of FrozenBase::HashChunks.
   Result<std::vector<ContentHash>> Chunks();
-  // Hashes the whole file. Errors: kSafetensorsBad; kDataBad (its tensors are no longer those that
-  // Chunks has named).
+  // Hashes the whole file. Errors: kSafetensorsBad; kDataBad (its tensors have changed since Chunks
+  // named them).
   Result<ContentHash> File();
-  // As File, as 64 digits for the metadata of adapters. A failure gives an empty text and a line in
-  // the log, because the trained adapters are worth more than the name of their base.
+  // Like File, as 64 digits for the adapters' metadata. On failure returns "" and logs a line,
+  // because the trained adapters are worth more than the name of their base.
   std::string FileOrNothing();
-  // Writes what is known to the folder, for the next process. Best effort: what cannot be written
-  // is hashed again.
+  // Writes the known names to the folder, for the next process. Best effort: names that cannot be
+  // written are hashed again.
   void Remember() const;
 
  private:
@@ -51,7 +51,7 @@ class BaseNames {
   const std::shared_ptr<const FrozenBase> base_;
   const std::string folder_, path_;  // empty: none
   FileStamp stamp_;
-  bool is_settled_ = false;  // any later change shows in the stamp
+  bool is_settled_ = false;  // any later change will show in the stamp
   std::vector<ContentHash> chunks_;
   std::optional<ContentHash> file_;
 };

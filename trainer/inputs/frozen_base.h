@@ -1,8 +1,8 @@
 // FrozenBase: the weights of a saved model as the frozen chunks of a job that trains adapters over
 // it.
 //
-// One thread at a time. All jobs with the same model, type of parameters, chunk size and number of
-// ranks make the same chunks of a file, byte for byte, so that the pool holds them once
+// One thread at a time. All jobs with the same model, dtype, chunk size and number of ranks make
+// the same chunks of a file, byte for byte, so that the pool holds them once
 // (docs/decisions/021-frozen-base.md).
 #pragma once
 
@@ -22,28 +22,27 @@ namespace tidepool::trainer {
 
 class FrozenBase {
  public:
-  // The frozen parameters of `layout` in the file at `path`, which holds exactly these, in any
-  // order; no weight is read yet.
-  // Errors: those of WeightsFile::Open and Expect, kDataBad (a tensor that the model does not
-  // have).
+  // Opens the frozen parameters of `layout` in the file at `path`, which holds exactly these, in
+  // any order; reads no weights yet. Errors: those of WeightsFile::Open and Expect, kDataBad (a
+  // tensor that the model does not have).
   static Result<FrozenBase> Open(const std::string& path, const ChunkLayout& layout);
 
   const WeightsFile& file() const { return file_; }
-  // Bytes of the frozen chunk `index` (counted from the first frozen one) from byte `begin` on, in
-  // the layout's type, rounded to nearest even where that is smaller; padding is zeros. `begin` and
-  // the size are multiples of an element. Errors: kSafetensorsBad.
+  // Reads bytes of the frozen chunk `index` (counted from the first frozen one) from byte `begin`
+  // on, in the layout's dtype, rounded to nearest even if that is narrower; padding is zeros.
+  // `begin` and the size are multiples of an element. Errors: kSafetensorsBad.
   Status Read(size_t index, uint64_t begin, std::span<std::byte> bytes) const;
-  // The names of all frozen chunks: one pass over the file. Errors: kSafetensorsBad.
+  // Names all frozen chunks in one pass over the file. Errors: kSafetensorsBad.
   Result<std::vector<ContentHash>> HashChunks() const;
-  // Hashes how the chunks are made of the file: with the same bytes there and the same hash here,
-  // their names are the same.
+  // Hashes how the file is divided into chunks: with equal bytes in the file and an equal hash
+  // here, the chunks' names are equal.
   ContentHash HashLayout() const;
   size_t chunks() const { return chunks_.size(); }
 
  private:
   struct Piece {
     const SafetensorsEntry* tensor;
-    uint64_t element_begin, element_count;  // in the chunk
+    uint64_t element_begin, element_count;  // of the chunk
   };
   struct Chunk {
     uint64_t elements = 0;
@@ -51,7 +50,7 @@ class FrozenBase {
   };
 
   FrozenBase(WeightsFile file, DType dtype) : file_(std::move(file)), dtype_(dtype) {}
-  // Elements of the chunk from `begin` on, as fp32 in `values`, and with their type in `bytes`.
+  // Reads elements of the chunk from `begin` on: as fp32 in `values`, and in its dtype in `bytes`.
   Status ReadPiece(const Piece& piece, uint64_t begin, std::span<std::byte> bytes) const;
 
   WeightsFile file_;

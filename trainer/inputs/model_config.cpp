@@ -19,11 +19,11 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr const char* kFile = "/config.json";
-// Values of model_type: with experts in every block, and in some.
+// Values of model_type: with experts in every block, and in some blocks.
 constexpr const char* kMixtral = "mixtral";
 constexpr const char* kOursWithExperts = "tidepool_moe";
 
-// A whole number in [1, max] under `key`; 0 when it is missing or anything else.
+// A whole number in [1, max] under `key`; 0 if it is missing or invalid.
 uint32_t NumberIn(const boost::json::object& object, const char* key, int64_t max) {
   const boost::json::value* value = object.if_contains(key);
   if (value == nullptr || !value->is_int64()) return 0;
@@ -31,7 +31,7 @@ uint32_t NumberIn(const boost::json::object& object, const char* key, int64_t ma
   return number >= 1 && number <= max ? static_cast<uint32_t>(number) : 0;
 }
 
-// The number under `key`; `missing` where there is none or null, and NaN where it is anything else.
+// The number under `key`; `missing` if absent or null, NaN if it is not a number.
 double RealIn(const boost::json::object& object, const char* key, double missing) {
   const boost::json::value* value = object.if_contains(key);
   if (value == nullptr || value->is_null()) return missing;
@@ -45,7 +45,7 @@ std::string TextIn(const boost::json::object& object, const char* key) {
   return value != nullptr && value->is_string() ? std::string(value->get_string()) : std::string();
 }
 
-// Adapters, where the keys say so.
+// Reads the description of adapters, if there is one.
 Status ReadLora(const boost::json::object& object, ModelConfig* config) {
   if (!object.contains("tidepool_lora_rank")) return {};
   const boost::json::value* alpha = object.if_contains("tidepool_lora_alpha");
@@ -84,14 +84,14 @@ Result<boost::json::object> ReadObject(const std::string& path) {
   return std::move(parsed).as_object();
 }
 
-// A value that the model has to have where the key is there at all, as Hugging Face's GPT-2 reads
-// it.
+// A key whose value, if present, must be the one that our model computes, as in Hugging Face's
+// GPT-2.
 struct Required {
   const char* key;
   boost::json::value value;
 };
 
-// The first key that has another value than it has to; empty: none.
+// The first key with another value than required; empty: none.
 std::string OtherValue(const boost::json::object& object, std::span<const Required> required) {
   for (const Required& one : required) {
     const boost::json::value* value = object.if_contains(one.key);
@@ -102,7 +102,7 @@ std::string OtherValue(const boost::json::object& object, std::span<const Requir
   return {};
 }
 
-// What of a configuration of a GPT-2 our GPT does not compute; empty: nothing.
+// The first setting of a GPT-2 configuration that our GPT does not compute; empty: none.
 std::string OtherGpt2(const boost::json::object& object, const GptShape& shape) {
   const std::string gelu = TextIn(object, "activation_function");
   if (!gelu.empty() && gelu != "gelu_new" && gelu != "gelu_pytorch_tanh")
@@ -117,15 +117,15 @@ std::string OtherGpt2(const boost::json::object& object, const GptShape& shape) 
   return OtherValue(object, required);
 }
 
-// The same of a Llama.
+// The same for a Llama.
 std::string OtherLlama(const boost::json::object& object) {
   const Required required[] = {
       {"hidden_act", "silu"}, {"attention_bias", false}, {"mlp_bias", false}};
   return OtherValue(object, required);
 }
 
-// Releases of transformers have rotary positions at the top, in rope_scaling, or in
-// rope_parameters. What is there and not computed; empty: nothing.
+// Releases of transformers have rotary positions at the top level, in rope_scaling, or in
+// rope_parameters. Returns what is present but not supported; empty: nothing.
 std::string ReadRotary(const boost::json::object& object, LlamaSizes* sizes) {
   sizes->rotary_base = RealIn(object, "rope_theta", sizes->rotary_base);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
@@ -147,7 +147,7 @@ std::string ReadRotary(const boost::json::object& object, LlamaSizes* sizes) {
   return {};
 }
 
-// Errors are texts; empty: none.
+// Returns the error, or "".
 std::string ReadGpt2(const boost::json::object& object, GptShape* shape) {
   shape->context = NumberIn(object, "n_positions", 1 << 24);
   shape->layers = NumberIn(object, "n_layer", 1 << 16);
@@ -183,7 +183,7 @@ std::string ReadLlama(const boost::json::object& object, GptShape* shape) {
   return rotary.empty() ? OtherLlama(object) : rotary;
 }
 
-// A Llama with experts: Mixtral, whose every block has them, or a model of ours with other ones.
+// A Llama with experts: Mixtral (experts in every block), or a model of ours with other settings.
 std::string ReadMoeOf(const boost::json::object& object, GptShape* shape) {
   std::string other = ReadLlama(object, shape);
   MoeSizes* const moe = &shape->moe;
@@ -253,7 +253,7 @@ void WriteLlama(const GptShape& shape, JsonWriter* json) {
 
   if (moe.on()) WriteMoe(moe, json);
 
-  // Releases before 5 read rope_theta and rope_scaling, later ones these as well.
+  // transformers before 5 reads rope_theta and rope_scaling, later releases read these as well.
   json->Field("rope_theta", sizes.rotary_base);
   if (sizes.stretch.factor <= 0) return;
   json->Key("rope_scaling").BeginObject().Field("rope_type", "llama3");
@@ -295,7 +295,7 @@ Status WriteModelConfig(const std::string& directory, const ModelConfig& config)
 
 Status WriteHuggingFaceConfig(const std::string& directory, const ModelConfig& config,
                               DType dtype) {
-  constexpr uint32_t kGpt2Vocab = 50257, kGpt2End = 50256;  // its last token ends a text
+  constexpr uint32_t kGpt2Vocab = 50257, kGpt2End = 50256;  // the last token ends a text
   const bool is_gpt2 = config.shape.form == ModelForm::kGpt2;
   JsonWriter json;
   json.BeginObject()

@@ -1,6 +1,6 @@
 // config.json beside saved weights: the model's shape, so that `trainer sample DIR` and `trainer
 // run --from DIR` need no flags. Keys are those of Hugging Face's GPT-2 or Llama. Beside adapters
-// also what they are and where their base was.
+// it also describes them and names their base.
 //
 // Any thread. The one door to Boost.JSON in the trainer is model_config.cpp.
 #pragma once
@@ -16,16 +16,16 @@
 
 namespace tidepool::trainer {
 
-// Who wrote the weights: names, and the orientation of linear layers, differ
+// The writer of the weights: names, and the orientation of linear layers, differ
 // (trainer/inputs/saved_model.h).
 enum class WeightNames : uint8_t { kOurs, kHuggingFace };
 
-// What the file says.
+// The content of the file.
 struct ModelConfig {
   GptShape shape;
   bool bytes = true;                       // tokens are bytes of text
-  LoraShape lora;                          // on: the directory holds adapters alone
-  std::string base;                        // of adapters: where the file of their base was
+  LoraShape lora;                          // on: the directory holds only adapters
+  std::string base;                        // for adapters: path of their base's file
   WeightNames names = WeightNames::kOurs;  // of the weights beside it
 };
 
@@ -34,14 +34,14 @@ inline constexpr uint64_t kByteVocab = 256;
 
 // Errors: kFileWriteFailed.
 Status WriteModelConfig(const std::string& directory, const ModelConfig& config);
-// Errors: kFileUnreadable; kDataBad (also where the file describes another model than our GPT
-// computes: its type, its activation function, biases of a Llama, ...).
+// Errors: kFileUnreadable; kDataBad (also if the file describes a model that our GPT does not
+// compute: its type, its activation function, biases of a Llama, ...).
 Result<ModelConfig> ReadModelConfig(const std::string& directory);
-// config.json of a GPT2LMHeadModel or a LlamaForCausalLM whose weights are in `dtype`. Errors:
-// kFileWriteFailed.
+// Writes the config.json of a GPT2LMHeadModel or a LlamaForCausalLM with weights in `dtype`.
+// Errors: kFileWriteFailed.
 Status WriteHuggingFaceConfig(const std::string& directory, const ModelConfig& config, DType dtype);
-// The files that model.safetensors.index.json names, each once, in order of their names: plain
-// names in the folder of the index. Errors: kFileUnreadable, kDataBad.
+// The unique file names in model.safetensors.index.json, sorted: plain names in the folder of the
+// index. Errors: kFileUnreadable, kDataBad.
 Result<std::vector<std::string>> ReadWeightIndex(const std::string& path);
 
 }  // namespace tidepool::trainer

@@ -18,7 +18,7 @@ Status OfData(Status bad, const std::string& path) {
   return bad.where().empty() ? std::move(bad).Where("--data " + path) : bad;
 }
 
-// Both parts hold at least one sequence.
+// Checks that both parts hold at least one sequence.
 Status CheckLength(const RunCorpus& data, bool evaluates) {
   TP_RETURN_IF_ERROR(BatchCursor::Make(data.corpus.train, data.shape).status());
   if (!evaluates || TP_PLANTED("trainer.held_out_unchecked")) return {};
@@ -28,16 +28,15 @@ Status CheckLength(const RunCorpus& data, bool evaluates) {
       .Fix("give more text, a smaller --context, or --eval-every 0");
 }
 
-// The configuration of the model that a run begins with, or trains adapters over; new models have
-// none.
+// The configuration of the initial model, or of the adapters' base; new models have none.
 Result<ModelConfig> ConfigOf(const RunOptions& options, const SavedModel* from) {
   if (from != nullptr) return from->config();
   if (options.adapters.base.empty()) return ModelConfig();
   return ReadModelConfig(DirectoryOfWeights(options.adapters.base));
 }
 
-// Weights of others were trained on the ids of a tokenizer; bytes of text would be read as ids that
-// mean something else. Of our own it is not known: a run on text may have a large vocabulary.
+// Foreign weights were trained on a tokenizer's ids; bytes of text would be read as ids with other
+// meanings. For our own weights this is unknown: a run on text may have a large vocabulary.
 Status CheckTokens(const Corpus& corpus, const RunOptions& options, const SavedModel* from) {
   if (corpus.train.text().empty()) return {};
   TP_ASSIGN_OR_RETURN(const ModelConfig config, ConfigOf(options, from));
@@ -50,7 +49,7 @@ Status CheckTokens(const Corpus& corpus, const RunOptions& options, const SavedM
           "nanoGPT (train.bin) with --data; or train the model from Python (docs/python.md)");
 }
 
-// Does nothing where there is no place.
+// Does nothing if `place` is empty.
 Status OpenTokenizer(const std::string& place, std::optional<BpeTokenizer>* tokenizer) {
   if (place.empty()) return {};
   TP_ASSIGN_OR_RETURN(const TokenizerFile file, ReadTokenizer(place));
@@ -80,8 +79,7 @@ Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape
                 .seed = options.model.seed};
   TP_RETURN_IF_ERROR(CheckBatch(data.shape));
 
-  // A tokenizer that only lies beside the model need not be one that is understood: it may be that
-  // nobody needs it.
+  // A tokenizer that is merely beside the model may be unsupported, if nobody needs it.
   std::optional<BpeTokenizer> tokenizer;
   const Status unread = OpenTokenizer(TokenizerOf(options), &tokenizer);
   if (!unread.ok() && !options.data.tokenizer.empty()) return unread;

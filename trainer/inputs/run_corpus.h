@@ -1,5 +1,5 @@
-// OpenRunCorpus: the data of a run, looked through before anything is contacted: can be read, every
-// id known to the model, enough for a batch.
+// OpenRunCorpus: a run's data, checked before anything is contacted: readable, all ids known to the
+// model, enough for a batch.
 //
 // Any thread; torch-free.
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace tidepool::trainer {
 
-// The data, and what is known of them.
+// The data, and their properties.
 struct RunCorpus {
   Corpus corpus;
   CorpusFacts facts;
@@ -27,21 +27,19 @@ struct RunCorpus {
   std::string note;  // run_note.h
 };
 
-// Without --data: licence texts that every Debian carries. `from`: the weights that the run begins
-// with; null where they are new.
-// Errors: kUsageError (a batch that the ranks cannot share; text for a model that reads ids, and no
-// tokenizer; a tokenizer with more ids than the model), those of ReadTokenizer (where text is to be
-// read, or the tokenizer is named), OpenCorpus and LookThrough, kDataBad (too short for one
-// sequence, or, where held-out losses are asked for, what is held out is).
+// Default without --data: licence texts present on every Debian. `from`: the initial weights; null
+// for new ones. Errors: kUsageError (a batch that the ranks cannot share; text for a model that
+// reads ids, without a tokenizer; a tokenizer with more ids than the model), those of ReadTokenizer
+// (if text is to be read, or the tokenizer is named), OpenCorpus and LookThrough, kDataBad (too
+// short for one sequence; with held-out losses, also of the held-out part).
 Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape, uint32_t world,
                                 Rank rank, const SavedModel* from = nullptr);
 
-// The directory of the tokenizer that text is read with: that of --tokenizer, else of --from or
-// --base where one lies there; empty: text is bytes.
+// The directory of the text tokenizer: that of --tokenizer, else --from or --base if it holds one;
+// empty: text is bytes.
 std::string TokenizerOf(const RunOptions& options);
 
-// The first `batches` batches of what is held out, this rank's share of each. Errors: those of
-// BatchCursor.
+// The first `batches` held-out batches, this rank's share of each. Errors: those of BatchCursor.
 Result<std::vector<Batch>> ReadHeldOut(const RunCorpus& data, uint64_t batches);
 
 }  // namespace tidepool::trainer

@@ -23,7 +23,7 @@ Status Unwritable(const std::string& what, const std::string& flag, const std::s
       .Why(why);
 }
 
-// The first of the path and the directories above it that is there.
+// The first existing one of the path and its parent directories.
 fs::path NearestThere(const std::string& path) {
   std::error_code error;
   fs::path there = fs::absolute(path, error).lexically_normal();
@@ -33,7 +33,7 @@ fs::path NearestThere(const std::string& path) {
   return there;
 }
 
-// Is it a directory, or can it be made?
+// Checks that it is a directory, or can be created.
 Status CheckDirectory(const std::string& flag, const std::string& path) {
   if (path.empty()) return {};
   const fs::path there = NearestThere(path);

@@ -1,5 +1,5 @@
-// Checks where a run will write, before anything is started: what cannot be written is told before
-// the first step, not after the last one.
+// Checks a run's outputs before anything is started: an unwritable path is reported before the
+// first step, not after the last one.
 //
 // Any thread; torch-free.
 #pragma once
@@ -10,14 +10,14 @@
 
 namespace tidepool::trainer {
 
-// Where a run writes.
+// The paths that a run writes to.
 OutputPlaces OutputsOf(const OutputOptions& output);
 
-// Checks that --out, --save and --trace can be written. Makes nothing. Errors: kFileWriteFailed
+// Checks that --out, --save and --trace can be written. Creates nothing. Errors: kFileWriteFailed
 // (names the flag).
 Status CheckOutputs(const OutputOptions& output);
-// Makes the directories and the trace file. Files of an earlier run stay until this run replaces
-// them. Errors: the same.
+// Creates the directories and the trace file. Files of an earlier run stay until this run replaces
+// them. Errors: as CheckOutputs.
 Status PrepareOutputs(const OutputOptions& output);
 
 }  // namespace tidepool::trainer

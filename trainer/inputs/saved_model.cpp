@@ -13,14 +13,14 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr const char* kIndexFile = "/model.safetensors.index.json";
-// Names in files of GPT2LMHeadModel begin with it, those of GPT2Model do not.
+// Prefix of the names in files of GPT2LMHeadModel; files of GPT2Model lack it.
 constexpr std::string_view kPrefix = "transformer.";
 constexpr std::string_view kHead = "lm_head.weight";
-constexpr size_t kFingerprintBytes = 4096;  // of each tensor
+constexpr size_t kFingerprintBytes = 4096;  // per tensor
 constexpr size_t kFingerprintDigits = 16;
-constexpr uint64_t kTileElements = 64;  // side of what is transposed at once
+constexpr uint64_t kTileElements = 64;  // side of a transposed tile
 
-// Constants that older files hold beside the weights: masks, and rotary frequencies.
+// Constants that older files hold beside the weights: masks and rotary frequencies.
 bool IsNoWeight(std::string_view name) {
   return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
          name.ends_with(".rotary_emb.inv_freq");
@@ -135,7 +135,7 @@ Status SavedModel::CheckRest(std::string_view prefix) const {
     for (const SafetensorsEntry& tensor : files_[file]->header().tensors) {
       if (used.contains({file, tensor.name})) continue;
       const bool known = config_.names == WeightNames::kHuggingFace && IsNoWeight(tensor.name);
-      // The head is the token table again, where they are tied.
+      // The head is the token embedding, if they are tied.
       const Source& table = sources_.at(TokenTableName(config_.shape));
       const bool head = config_.names == WeightNames::kHuggingFace && tensor.name == kHead &&
                         tensor.shape == table.tensor->shape;

@@ -1,11 +1,10 @@
-// SavedModel: the weights that a run begins with, by the names and in the shapes of our GPT: from
-// what `trainer run --save` wrote, from a Hugging Face directory of a GPT-2 or a Llama, or from
-// adapters, which are merged into their base.
+// SavedModel: a run's initial weights, with the names and shapes of our GPT: from the output of
+// `trainer run --save`, from a Hugging Face directory of a GPT-2 or a Llama, or from adapters,
+// which are merged into their base.
 //
-// One thread at a time. Open reads headers alone and finds a source for each parameter; values are
-// read when they are asked for, one parameter after the other, so that no rank ever holds the
-// model. Hugging Face keeps the weights of GPT-2's linear layers as [in][out] (Conv1D), we as
-// [out][in].
+// One thread at a time. Open reads only headers and finds a source for each parameter; values are
+// read on demand, one parameter after another, so that no rank ever holds the model. Hugging Face
+// stores the weights of GPT-2's linear layers as [in][out] (Conv1D), this project as [out][in].
 #pragma once
 
 #include <cstdint>
@@ -25,34 +24,33 @@ namespace tidepool::trainer {
 
 class SavedModel {
  public:
-  // `path`: the directory, or a file in it. `base`: of adapters, where their base no longer lies
-  // where they say; else empty. The weights are in model.safetensors, or in the files that
-  // model.safetensors.index.json names.
-  // Errors: those of ReadModelConfig, ReadWeightIndex and WeightsFile::Open; kDataBad (a tensor
-  // that is missing, that the model does not have, or of another shape or type; adapters of another
-  // base).
+  // `path`: the directory, or a file in it. `base`: of adapters, if their base has moved; else
+  // empty. The weights are in model.safetensors, or in the files named by
+  // model.safetensors.index.json. Errors: those of ReadModelConfig, ReadWeightIndex and
+  // WeightsFile::Open; kDataBad (a tensor that is missing, that the model does not have, or has
+  // another shape or type; adapters of another base).
   static Result<SavedModel> Open(const std::string& path, const std::string& base = "");
 
   const std::string& path() const { return path_; }
-  // Shape and tokens; never adapters.
+  // Shape and tokens; never of adapters.
   const ModelConfig& config() const { return config_; }
-  // "fp32, 12 files", for people.
+  // "fp32, 12 files".
   std::string Describe() const;
 
-  // All values of the parameter `name` of GptParameters(config().shape), row-major. Errors:
-  // kSafetensorsBad (a file was changed or cannot be read).
+  // Reads all values of the parameter `name` of GptParameters(config().shape), row-major. Errors:
+  // kSafetensorsBad (a file has changed or cannot be read).
   Status Read(const std::string& name, std::span<float> values) const;
-  // Tells these weights from others of the same shape, for 4 KiB of each tensor read: 16 hex
+  // Distinguishes these weights from others of the same shape by 4 KiB of each tensor: 16 hex
   // digits. Errors: kSafetensorsBad.
   Result<std::string> Fingerprint() const;
 
  private:
   struct Source {
-    size_t file = 0;  // in files_
+    size_t file = 0;  // index in files_
     const SafetensorsEntry* tensor = nullptr;
     bool transposed = false;
   };
-  // A and B beside one linear layer.
+  // A and B for one linear layer.
   struct Adapter {
     const SafetensorsEntry* a = nullptr;
     const SafetensorsEntry* b = nullptr;
@@ -71,11 +69,11 @@ class SavedModel {
   std::string path_;
   ModelConfig config_;
   std::vector<std::unique_ptr<const WeightsFile>> files_;
-  std::unordered_map<std::string, Source> sources_;  // by name of the parameter
-  // Where the path holds adapters.
+  std::unordered_map<std::string, Source> sources_;  // by parameter name
+  // Set if the path holds adapters.
   std::unique_ptr<const WeightsFile> adapter_file_;
   float adapter_scale_ = 0;
-  std::unordered_map<std::string, Adapter> adapters_;  // by name of the weight
+  std::unordered_map<std::string, Adapter> adapters_;  // by weight name
 };
 
 // out[c][r] = in[r][c], tile by tile, so that both sides stay in the CPU's cache. Any thread.

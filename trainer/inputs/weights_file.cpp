@@ -19,9 +19,9 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr uint64_t kHashPieceBytes = 4 * kMiB;
-constexpr uint64_t kPieceElements = kMiB;  // of 16 bits, read before they are widened
+constexpr uint64_t kPieceElements = kMiB;  // 16-bit elements, read before they are widened
 
-// The type that Read widens; none for one that it does not read.
+// The dtype that Read widens; nullopt for one that it does not read.
 std::optional<DType> TypeOf(const SafetensorsEntry& tensor) {
   if (tensor.dtype == "F32") return DType::kF32;
   if (tensor.dtype == "BF16") return DType::kBF16;

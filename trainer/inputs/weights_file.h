@@ -1,8 +1,7 @@
-// WeightsFile: a safetensors file of fp32, bf16 or fp16 tensors, read by position. memserver saves
+// WeightsFile: a safetensors file of fp32, bf16 or fp16 tensors with random access. memserver saves
 // fp32.
 //
-// One thread at a time. The file is opened once and read as found at that moment; Open checks its
-// header.
+// One thread at a time. The file is opened once, and its header is read and checked by Open.
 #pragma once
 
 #include <cstdint>
@@ -25,43 +24,42 @@ inline constexpr const char* kAdapterFile = "adapter.safetensors";  // adapters 
 // Metadata of kAdapterFile: HashFile of the base, 64 digits.
 inline constexpr const char* kBaseHashKey = "tidepool.base";
 
-// `path` where it is a directory, else the directory of that file.
+// `path` if it is a directory, else its directory.
 std::string DirectoryOfWeights(const std::string& path);
-// The weights of a whole model: `path`, or kWeightsFile in it where it is a directory.
+// The weights of a whole model: `path`, or kWeightsFile in it if it is a directory.
 std::string WholeModelAt(const std::string& path);
 
-// Which file it is, and when it was last changed. While the stamp stays the same, so do the bytes,
-// but for a second change within the resolution of the file system's times.
+// Identifies a file and its last change. While the stamp is equal, so are the bytes, except for a
+// second change within the resolution of the file system's times.
 struct FileStamp {
   uint64_t device = 0, inode = 0, bytes = 0;
-  int64_t modified_ns = 0, changed_ns = 0;  // since 1970; of its bytes, and of anything about it
+  int64_t modified_ns = 0, changed_ns = 0;  // since 1970; of its content, and of its inode
   friend bool operator==(const FileStamp&, const FileStamp&) = default;
 };
 
 class WeightsFile {
  public:
-  // Errors: kFileUnreadable, kSafetensorsBad (the first thing that is wrong, for example a cut
-  // end).
+  // Errors: kFileUnreadable, kSafetensorsBad (the first error, for example a truncated end).
   static Result<WeightsFile> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
   const SafetensorsHeader& header() const { return header_; }
-  // The value of a metadata key; empty when there is none.
+  // The value of a metadata key; empty if there is none.
   std::string Metadata(const std::string& key) const;
-  // The tensor of this name; null where there is none.
+  // The tensor of this name; null if there is none.
   const SafetensorsEntry* Find(std::string_view name) const;
-  // The tensor `name`, which has to be F32, BF16 or F16 of this shape. Errors: kDataBad, naming
-  // file, tensor, and what is there instead.
+  // The tensor `name`, which must be F32, BF16 or F16 with this shape. Errors: kDataBad, naming
+  // file, tensor and the actual type and shape.
   Result<const SafetensorsEntry*> Expect(const std::string& name,
                                          const std::vector<uint64_t>& dims) const;
-  // Values of a tensor that Expect returned, from element `first` on. Errors: kSafetensorsBad (the
-  // file was changed or cannot be read).
+  // Reads values of a tensor from Expect, from element `first` on. Errors: kSafetensorsBad (the
+  // file has changed or cannot be read).
   Status Read(const SafetensorsEntry& tensor, uint64_t first, std::span<float> values) const;
-  // The first bytes of a tensor of this file, as they are. Errors: as Read.
+  // Reads the first bytes of a tensor of this file, unconverted. Errors: as Read.
   Status ReadRaw(const SafetensorsEntry& tensor, std::span<std::byte> bytes) const;
-  // As it is now; all zeros where the system does not say.
+  // The present stamp; all zeros on a system error.
   FileStamp Stamp() const;
-  // The hash of all bytes of the file, as `b2sum -l 256` prints it. Errors: kSafetensorsBad.
+  // The hash of the whole file, as printed by `b2sum -l 256`. Errors: kSafetensorsBad.
   Result<ContentHash> HashFile() const;
 
  private:
@@ -76,13 +74,12 @@ class WeightsFile {
   SafetensorsHeader header_;
 };
 
-// Adapters say over which bytes they were trained; over others they are of no use. Errors: kDataBad
-// (the base is another file), kSafetensorsBad.
+// Checks that `base` has the hash named in the adapters: over other bytes they are useless. Errors:
+// kDataBad (the base is another file), kSafetensorsBad.
 Status CheckTrainedOver(const WeightsFile& adapters, const WeightsFile& base);
 
-// Writes the file anew with more metadata; at any moment the file is in the old form or the new
-// one. For small files: the tensors pass through memory. Errors: those of WeightsFile,
-// kFileWriteFailed.
+// Rewrites the file with additional metadata, atomically. For small files: the tensors pass through
+// memory. Errors: those of WeightsFile, kFileWriteFailed.
 Status AddMetadata(const std::string& path,
                    const std::vector<std::pair<std::string, std::string>>& metadata);
 
