@@ -38,8 +38,8 @@ std::string PathOf(const Environment& environment) {
   return found == environment.end() ? "/usr/local/bin:/usr/bin:/bin" : found->second;
 }
 
-// Everything the child needs after fork, made before it: a fork of a process with threads may not
-// allocate.
+// Everything the child needs after fork, prepared before it: a fork of a multithreaded process must
+// not allocate.
 struct Prepared {
   std::string program;
   std::vector<char*> argv, envp;
@@ -84,9 +84,9 @@ Prepared Prepare(const ChildOptions& options) {
 
   if (options.killed_with_parent) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != prepared.parent) _exit(127);  // it died before the line above
+    if (getppid() != prepared.parent) _exit(127);  // the parent died before the line above
   }
-  // Ignored and blocked signals survive execve; a program expects neither.
+  // Ignored and blocked signals survive execve; programs expect neither.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD})
     std::signal(signal, SIG_DFL);
   sigset_t none;
@@ -131,7 +131,7 @@ Result<ChildProcess> ChildProcess::Start(const ChildOptions& options) {
         .Fix("check `ulimit -u`");
   if (pid == 0) BecomeProgram(options, prepared);
   report_write.Reset();
-  // The pipe closes without a word when execve has succeeded.
+  // The pipe closes without data when execve has succeeded.
   int error = 0;
   ssize_t n = 0;
   do {
@@ -182,7 +182,7 @@ std::optional<int> ChildProcess::WaitFor(int64_t timeout_ns, Clock* clock) {
 }
 
 void ChildProcess::Signal(int signal) {
-  // Not collected yet, so the number still names our child (or its remains), never a stranger.
+  // Not reaped yet, so the number still names our child (or its zombie), never another process.
   if (pid_ > 0 && !code_) kill(-pid_, signal);
 }
 

@@ -1,8 +1,8 @@
-// ChildProcess: one program that this process started, waits for, and may signal.
+// ChildProcess: a program that this process starts, waits for, and may signal.
 //
-// One thread per object; move only. A child runs in a process group of its own: Ctrl-C on the
-// terminal reaches this process alone, which decides what its children are told. The destructor
-// kills (SIGKILL, the whole group) and collects a child that still runs.
+// One thread per object; move only. A child runs in its own process group: Ctrl-C on the terminal
+// reaches only this process, which decides what to tell its children. The destructor kills
+// (SIGKILL, the whole group) and reaps a child that still runs.
 #pragma once
 
 #include <sys/types.h>
@@ -18,15 +18,15 @@
 
 namespace tidepool::trainer {
 
-// What is started.
+// What to start.
 struct ChildOptions {
-  std::string program;                 // a path, or a name that is looked for in PATH
+  std::string program;                 // a path, or a name to search in PATH
   std::vector<std::string> arguments;  // without the program's name
-  Environment environment;             // the whole of it
+  Environment environment;             // complete
   int stdout_fd = -1, stderr_fd = -1;  // -1: as ours; the child reads /dev/null
-  std::vector<int> passed_fds;         // these stay open in the child under the same numbers
-  bool own_session = false;            // away from our terminal too
-  // SIGKILL when our thread that started it ends, however it ends.
+  std::vector<int> passed_fds;         // stay open in the child under the same numbers
+  bool own_session = false;            // detached from our terminal, too
+  // Kills the child with SIGKILL when the thread that started it ends, however it ends.
   bool killed_with_parent = false;
 };
 
@@ -40,11 +40,11 @@ class ChildProcess {
   ~ChildProcess();
 
   pid_t pid() const { return pid_; }
-  // Its exit code, 128 + signal when it was killed, nothing while it runs. Never blocks.
+  // The exit code, 128 + signal if it was killed, nullopt while it runs. Never blocks.
   std::optional<int> TryWait();
-  // As TryWait, waiting up to `timeout_ns`.
+  // Like TryWait, but waits up to `timeout_ns`.
   std::optional<int> WaitFor(int64_t timeout_ns, Clock* clock);
-  // To every process of its group; nothing when it has ended.
+  // Signals every process of the group; does nothing after the child has ended.
   void Signal(int signal);
 
  private:

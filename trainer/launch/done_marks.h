@@ -1,9 +1,9 @@
-// DoneMarks: where ranks tell the launcher that all their work is done and only the goodbye is
-// left, so that it does not start them again.
+// DoneMarks: marks by which ranks tell the launcher that all their work is done and only the
+// goodbye is left, so that it does not restart them.
 //
-// One thread. The marks lie in a memfd of the launcher, which ranks open by its name below /proc,
-// so nothing is left behind. A rank that is killed after its mark is not started again: its job may
-// be gone by then, and a new process would wait for ranks that have ended well.
+// One thread. The marks are in a memfd of the launcher, which ranks open by its name under /proc,
+// so nothing is left behind. A rank that is killed after its mark is not restarted: its job may be
+// gone by then, and a new process would wait for ranks that have ended normally.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class DoneMarks {
   UniqueFd fd_;
 };
 
-// A launcher that has ended needs no mark: failure is silent.
+// Failure is silent: a launcher that has ended needs no mark.
 void SetDoneMark(const std::string& path, uint32_t rank);
 
 }  // namespace tidepool::trainer

@@ -1,8 +1,8 @@
-// LinePrefixer: puts a mark before each line of a stream that arrives in pieces, so that lines of
-// several ranks can share one terminal.
+// LinePrefixer: prefixes each line of a stream that arrives in pieces, so that several ranks can
+// share one terminal.
 //
-// One thread. A line comes out only when it is whole, or longer than 64 KiB (then in pieces, each
-// marked), or at the end.
+// One thread. A line is output when it is complete, or longer than 64 KiB (then in pieces, each
+// prefixed), or at the end.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@ namespace tidepool::trainer {
 class LinePrefixer {
  public:
   explicit LinePrefixer(std::string prefix) : prefix_(std::move(prefix)) {}
-  // The whole lines that `bytes` completes, marked; each ends with a newline.
+  // The lines completed by `bytes`, prefixed; each ends with a newline.
   std::string Feed(std::string_view bytes);
-  // The unfinished last line, marked and ended; empty when there is none.
+  // The unfinished last line, prefixed and terminated; empty if there is none.
   std::string Flush();
 
  private:

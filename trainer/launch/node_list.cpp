@@ -5,7 +5,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// Reads a number at the front of `text` and cuts it off; false when there is none.
+// Parses and removes the number at the start of `text`; false if there is none.
 bool TakeNumber(std::string_view* text, uint64_t* value) {
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), *value);
   if (error != std::errc()) return false;
@@ -25,7 +25,7 @@ std::string FirstNode(std::string_view list) {
   const std::string_view ranges = list.substr(bracket + 1, close - bracket - 1);
   const std::string_view number = ranges.substr(0, ranges.find_first_of(",-"));
   if (number.empty() || number.find_first_not_of("0123456789") != std::string_view::npos) return "";
-  // What follows the bracket belongs to every name of the range: rack[1-2]node7.
+  // The text after the bracket belongs to every name of the range: rack[1-2]node7.
   const std::string_view rest = list.substr(close + 1);
   const std::string_view tail = rest.substr(0, rest.find(','));
   if (tail.find('[') != std::string_view::npos) return "";

@@ -13,11 +13,11 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr uint64_t kRanksMax = 65536;
-constexpr size_t kJobNameMax = 63;  // what memserver accepts
+constexpr size_t kJobNameMax = 63;  // limit of memserver
 constexpr const char* kLauncherFix =
     "start the ranks with torchrun, srun, mpirun or `trainer launch`, which set it";
 
-// What one kind of launcher calls the same five numbers.
+// One launcher's names of the same five numbers.
 struct Dialect {
   const char* launcher;
   const char *rank, *world, *local_rank, *local_world, *node;
@@ -39,7 +39,7 @@ class Reader {
  public:
   explicit Reader(const Environment& environment) : environment_(environment) {}
 
-  // Empty when the variable is not set (or is set to nothing, which launch scripts do).
+  // Empty if the variable is not set (or is set to nothing, as launch scripts do).
   std::string_view Text(const char* name) const {
     const auto found =
         name == nullptr ? environment_.end() : environment_.find(std::string_view(name));
@@ -80,8 +80,8 @@ constexpr const char* kTrainerLaunch = "trainer launch";
 
 std::optional<Dialect> FindDialect(const Reader& reader) {
   if (reader.Has(kTorchrun.rank) || reader.Has(kTorchrun.world)) return kTorchrun;
-  // srun gives its tasks a step id; the batch script around it has SLURM_PROCID=0 and SLURM_NTASKS
-  // too, yet is alone.
+  // srun gives its tasks a step id; the batch script around it also has SLURM_PROCID=0 and
+  // SLURM_NTASKS, but is a single process.
   const bool task_of_srun = reader.Has("SLURM_STEP_ID") || reader.Has("SLURM_STEP_NUM_TASKS");
   if (task_of_srun && reader.Has(kSlurm.rank)) return kSlurm;
   for (const Dialect& dialect : {kOpenMpi, kPmi}) {
@@ -105,7 +105,7 @@ Status ReadCounts(const Reader& reader, const Dialect& dialect, RankPlace* place
   TP_RETURN_IF_ERROR(reader.Number(dialect.world, kRanksMax, &world));
   if (dialect.node != nullptr) TP_RETURN_IF_ERROR(reader.Number(dialect.node, kRanksMax, &node));
   TP_RETURN_IF_ERROR(reader.Number("TORCHELASTIC_RESTART_COUNT", kRanksMax, &restarts));
-  // A launcher that says nothing about nodes runs on one.
+  // A launcher that does not mention nodes runs on one.
   uint64_t local_rank = rank, local_world = world;
   if (dialect.launcher == kSlurm.launcher) {
     const char* tasks = reader.Has("SLURM_STEP_TASKS_PER_NODE") ? "SLURM_STEP_TASKS_PER_NODE"
@@ -137,16 +137,16 @@ Status ReadCounts(const Reader& reader, const Dialect& dialect, RankPlace* place
   return {};
 }
 
-// FNV-1a: all ranks make the same port from the same name.
+// FNV-1a: all ranks derive the same port from the same name.
 uint16_t PortFrom(std::string_view name) {
   uint64_t hash = 0xCBF29CE484222325ULL;
   for (const char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3ULL;
-  // Registered ports that Linux never gives out by itself (it starts at 32768)
+  // Registered ports below Linux's ephemeral range (from 32768 on).
   constexpr uint64_t kFirst = 20000, kCount = 12000;
   return static_cast<uint16_t>(kFirst + (hash ^ (hash >> 32)) % kCount);
 }
 
-// A name that every rank of an MPI run knows and no other run has; empty where there is none.
+// A name that every rank of an MPI run knows and no other run has; empty if there is none.
 std::string_view MpiRunName(const Reader& reader) {
   for (const char* name : {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_KVS"}) {
     if (reader.Has(name)) return reader.Text(name);
@@ -154,7 +154,7 @@ std::string_view MpiRunName(const Reader& reader) {
   return {};
 }
 
-// Where ranks meet that the launcher has not told: Slurm and MPI.
+// Derives the meeting point if the launcher gives none: Slurm and MPI.
 Status DeriveMaster(const Reader& reader, const Dialect& dialect, RankPlace* place) {
   const bool one_node = place->local_world == place->world;
   if (dialect.launcher == kSlurm.launcher) {
@@ -165,7 +165,7 @@ Status DeriveMaster(const Reader& reader, const Dialect& dialect, RankPlace* pla
                                   std::string(reader.Text("SLURM_STEP_ID")));
   } else {
     if (!one_node) place->master_host.clear();
-    // Without a name to derive from, torch's customary port.
+    // torch's default port, if there is no name to derive one from.
     place->master_port = MpiRunName(reader).empty() ? 29500 : PortFrom(MpiRunName(reader));
   }
   if (reader.Has("MASTER_ADDR")) place->master_host = reader.Text("MASTER_ADDR");
@@ -179,7 +179,7 @@ Status ReadMaster(const Reader& reader, const Dialect& dialect, RankPlace* place
                      reader.Text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   if (place->world == 1 && !agent) return {};
   if (place->launcher == kTrainerLaunch && port == 0) {
-    // Its ranks are on one machine, and meet by its name.
+    // Its ranks are on one machine and meet by name.
   } else if (dialect.launcher == kTorchrun.launcher) {
     if (!reader.Has("MASTER_ADDR")) return Missing(dialect.launcher, "MASTER_ADDR");
     if (port == 0) return Missing(dialect.launcher, "MASTER_PORT");
@@ -195,7 +195,7 @@ Status ReadMaster(const Reader& reader, const Dialect& dialect, RankPlace* place
 std::string DefaultJobName(const Reader& reader, const std::optional<Dialect>& dialect,
                            int64_t parent_pid) {
   if (reader.Has("TIDEPOOL_LAUNCH_ID")) return JobNameFrom(reader.Text("TIDEPOOL_LAUNCH_ID"));
-  // torchrun calls every run without --rdzv-id "none": two at once must not meet in one job.
+  // torchrun names every run without --rdzv-id "none": two such runs must not share a job.
   const std::string_view run = reader.Text("TORCHELASTIC_RUN_ID");
   if (!run.empty() && run != "none") return JobNameFrom(run);
   if (!run.empty()) return "torchrun-" + std::to_string(parent_pid);

@@ -21,7 +21,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 using Word = std::atomic<uint64_t>;
 static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(uint64_t));
 
-// At the begin of the memory; one word for each rank follows. Another form is another version.
+// At the start of the memory; one word per rank follows. Another layout needs another version.
 struct Header {
   uint64_t magic = kMagic;
   uint32_t version = kVersion;
@@ -37,8 +37,8 @@ Word* WordOf(void* begin, uint32_t rank) {
   return reinterpret_cast<Word*>(static_cast<std::byte*>(begin) + sizeof(Header)) + rank;
 }
 
-// A word, from its lowest bit: 2 bits of state, 8 of exit code, 22 of pid (Linux has none above),
-// 32 of life.
+// A word from its lowest bit: 2 bits of state, 8 of exit code, 22 of pid (the maximum on Linux), 32
+// of life.
 constexpr uint64_t kStateMask = 3, kCodeMask = 0xFF, kPidMask = 0x3F'FFFF;
 constexpr int kCodeAt = 2, kPidAt = 10, kLifeAt = 32;
 
@@ -133,7 +133,7 @@ void RankRoll::NoteEnd(uint32_t rank, int exit_code) {
 Result<RankRollView> RankRollView::Open(const std::string& path, uint32_t ranks) {
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return NoRoll(path, std::strerror(errno));
-  // What could become shorter would end its readers by a signal.
+  // A file that could shrink would end its readers by a signal.
   if (const int seals = fcntl(fd.get(), F_GET_SEALS); seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return NoRoll(path, "it is not sealed");
   }
@@ -161,7 +161,7 @@ RollEntry RankRollView::Read(uint32_t rank) const {
 
 bool ProcessLives(pid_t pid) {
   const UniqueFd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  // A system that does not say leaves it at the launcher's word.
+  // If the system does not tell, trusts the launcher.
   if (!fd.valid()) return errno != ESRCH;
   pollfd polled{.fd = fd.get(), .events = POLLIN, .revents = 0};
   return poll(&polled, 1, 0) == 0;

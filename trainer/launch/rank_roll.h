@@ -1,10 +1,10 @@
-// RankRoll: what the launcher knows of each rank's process, for ranks that wait for others: that it
-// lives and is on its way, or that it has ended for good. RankRollView: a rank's look at it.
+// RankRoll: the launcher's knowledge of each rank's process, for ranks that wait for others: alive
+// and on its way, or ended for good. RankRollView: a rank's view of it.
 //
-// One thread of the launcher writes; any thread of any rank reads. The roll lies in a sealed memfd
-// of the launcher's, which ranks open by its name below /proc and map for reading (as done_marks.h,
-// and for the same reason: nothing is left behind, and no program that a rank starts inherits a
-// descriptor). Each rank has one 64-bit word, stored and loaded whole.
+// One thread of the launcher writes; any thread of any rank reads. The roll is in a sealed memfd of
+// the launcher, which ranks open by its name under /proc and map read-only (like done_marks.h, and
+// for the same reason: nothing is left behind, and programs started by a rank inherit no
+// descriptor). Each rank has one 64-bit word, stored and loaded atomically.
 #pragma once
 
 #include <sys/types.h>
@@ -19,23 +19,23 @@
 
 namespace tidepool::trainer {
 
-// What is known of one rank.
+// The state of one rank.
 struct RollEntry {
   enum class State : uint64_t {
-    // It has not been started, or has died and nobody has decided yet whether it comes again.
+    // Not started, or dead and its restart is undecided.
     kNothing = 0,
-    kComing = 1,  // it was started, and its end was not seen
-    kEnded = 2,   // it is not started again
+    kComing = 1,  // started, and its end was not seen
+    kEnded = 2,   // will not be restarted
   };
   State state = State::kNothing;
-  uint32_t life = 0;  // how often it has been started
+  uint32_t life = 0;  // number of starts
   pid_t pid = 0;      // kComing
   int exit_code = 0;  // kEnded; 128 + signal when it was killed
 
   friend bool operator==(const RollEntry&, const RollEntry&) = default;
 };
 
-// Memory of another process, or ours for it; unmapped at the end.
+// A mapping of the roll; unmapped on destruction.
 class RollMapping {
  public:
   RollMapping() = default;
@@ -52,16 +52,16 @@ class RollMapping {
 
 class RankRoll {
  public:
-  // Nothing is noted yet. Errors: kInternal.
+  // All entries are kNothing. Errors: kInternal.
   static Result<RankRoll> Make(uint32_t ranks);
 
   // For RankRollView::Open, in any process of this user, as long as this object lives.
   std::string path() const;
-  // `rank` was started, as this process.
+  // `rank` was started as process `pid`.
   void NoteStart(uint32_t rank, pid_t pid);
-  // Its process has ended. Comes before its next start, or before NoteEnd.
+  // Its process has ended. Call it before its next start, or before NoteEnd.
   void NoteDeath(uint32_t rank);
-  // It is not started again.
+  // It will not be restarted.
   void NoteEnd(uint32_t rank, int exit_code);
 
  private:
@@ -75,10 +75,10 @@ class RankRoll {
 
 class RankRollView {
  public:
-  // Errors: kFileUnreadable (there is none at `path`, or it is no roll of so many ranks).
+  // Errors: kFileUnreadable (nothing at `path`, or not a roll of this number of ranks).
   static Result<RankRollView> Open(const std::string& path, uint32_t ranks);
 
-  // rank < ranks. A word that no launcher writes reads as kNothing.
+  // Requires rank < ranks. A word that no launcher writes reads as kNothing.
   RollEntry Read(uint32_t rank) const;
 
  private:
@@ -86,7 +86,7 @@ class RankRollView {
   RollMapping mapping_;
 };
 
-// False once the process has ended, also while nobody has collected it.
+// False once the process has ended, even if it has not been reaped.
 bool ProcessLives(pid_t pid);
 
 }  // namespace tidepool::trainer

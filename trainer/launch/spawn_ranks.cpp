@@ -33,18 +33,18 @@ void WriteAll(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = write(fd, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;  // our reader is gone; the ranks' work does not depend on it
+    if (n <= 0) return;  // our reader is gone; the ranks' work does not need it
     text.remove_prefix(static_cast<size_t>(n));
   }
 }
 
-// One stream of a rank on its way to ours.
+// One output stream of a rank, forwarded to ours.
 struct Stream {
   UniqueFd from;
   int to = -1;
   LinePrefixer prefixer;
 
-  // Passes on what is there; closes at the end of the stream.
+  // Forwards available data; closes at the end of the stream.
   void Pump() {
     std::array<char, 16 * 1024> buffer;
     while (from.valid()) {
@@ -65,8 +65,8 @@ struct Stream {
   }
 };
 
-// Blocks the launcher's signals and reads them from a descriptor; the former mask comes back at the
-// end.
+// Blocks the launcher's signals and reads them from a descriptor; restores the former mask on
+// destruction.
 class SignalQueue {
  public:
   SignalQueue() {
@@ -131,8 +131,8 @@ class RankGroup {
       }
       if (kill_at_ns_ && clock_->NowNs() >= *kill_at_ns_) KillRest();
     }
-    // What a rank wrote last is still in its pipes; a process it left behind may hold them open, so
-    // nobody waits for their end.
+    // A rank's last output is still in its pipes; a process that it left behind may keep them open,
+    // so do not wait for their end.
     for (Stream& stream : streams_) {
       stream.Pump();
       if (stream.from.valid()) stream.Finish();
@@ -163,7 +163,7 @@ class RankGroup {
     return process;
   }
 
-  // Returns the end that the rank writes to.
+  // Returns the write end, for the rank.
   Result<UniqueFd> OpenStream(uint32_t rank, int to) {
     std::array<int, 2> fds{};
     if (pipe2(fds.data(), O_CLOEXEC) != 0) return SystemRefused("pipe2");
@@ -175,7 +175,7 @@ class RankGroup {
 
   void Wait() {
     std::vector<pollfd> polled{{signals_.fd(), POLLIN, 0}};
-    // Poll skips closed ones (-1)
+    // Poll skips closed ones (-1).
     for (const Stream& stream : streams_) polled.push_back({stream.from.get(), POLLIN, 0});
     int timeout_ms = -1;
     if (kill_at_ns_)
@@ -187,7 +187,7 @@ class RankGroup {
     }
   }
 
-  // How many ranks have ended.
+  // Number of ranks that have ended.
   size_t CollectEnded() {
     size_t ended = 0;
     for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -200,9 +200,9 @@ class RankGroup {
     return ended;
   }
 
-  // Call when a rank's process has ended. False: it is not started again. Other ranks may read the
-  // roll at any time, so it never names a process that is gone, and never says that a rank has
-  // ended which is then started again.
+  // Call when a rank's process has ended. False: it is not restarted. Other ranks may read the roll
+  // at any time, so it never names a process that is gone, and never reports the end of a rank that
+  // is then restarted.
   bool GoesOn(uint32_t rank, int code) {
     roll_->NoteDeath(rank);
     if (StartedAgain(rank, code)) return true;
@@ -210,14 +210,14 @@ class RankGroup {
     return false;
   }
 
-  // True for a rank that was killed during its goodbye, when the work of the whole run was done.
+  // True for a rank that was killed during its goodbye, after all work of the run was done.
   bool KilledWhenDone(uint32_t rank, int code) const {
     const bool was_asked = told_to_stop_ || code == kSignalled + SIGINT ||
                            code == kSignalled + SIGTERM || code == kSignalled + SIGHUP;
     return code >= kSignalled && !was_asked && done_->IsSet(rank);
   }
 
-  // A rank that died may come back to the others, as long as the run goes on.
+  // A rank that died may rejoin the others as long as the run goes on.
   bool StartedAgain(uint32_t rank, int code) {
     const bool died = code == kExitFailed || code >= kSignalled;
     if (!died || told_to_stop_ || restarts_ == options_.max_restarts) return false;
@@ -244,7 +244,7 @@ class RankGroup {
       LogError("a rank ended badly; ending the others", {{"rank", rank}, {"exit_code", code}});
       TellAll(SIGTERM);
     }
-    // Told once is enough: a second signal would cut short a rank that is cleaning up.
+    // Signal only once: a second signal would cut short a rank that is cleaning up.
     kill_at_ns_ = clock_->NowNs() + options_.grace_ns;
   }
 
@@ -266,7 +266,7 @@ class RankGroup {
 
   const SpawnOptions& options_;
   const Clock* const clock_;
-  Environment environment_;  // of the rank started last
+  Environment environment_;  // of the last rank started
   SignalQueue signals_;
   std::optional<DoneMarks> done_;
   std::optional<RankRoll> roll_;
@@ -285,7 +285,7 @@ Result<int> SpawnRanks(const SpawnOptions& options, const Clock* clock) {
     return Status(ErrorId::kUsageError, "there must be at least one rank")
         .Where("trainer launch -n 0");
   RankGroup group(options, clock);
-  TP_RETURN_IF_ERROR(group.Start());  // what has been started already ends with the group
+  TP_RETURN_IF_ERROR(group.Start());  // ranks already started end with the group
   return group.RunToEnd();
 }
 

@@ -1,22 +1,22 @@
-// SpawnRanks: starts all ranks of a run on this machine and stays until they have ended; for people
+// SpawnRanks: starts all ranks of a run on this machine and stays until they have ended; for use
 // without torchrun.
 //
-// Call on the main thread of a program that does nothing else: it takes SIGINT, SIGTERM, SIGHUP and
-// SIGCHLD for itself meanwhile.
-//   - Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, TIDEPOOL_LAUNCH_ID (by which
-//     the ranks find each other, and the default name of the job), TIDEPOOL_LAUNCH_DONE
-//     (done_marks.h), TIDEPOOL_LAUNCH_ROLL (rank_roll.h), neither MASTER_ADDR nor MASTER_PORT, and
-//     none of torchrun's own variables. Its stdin is /dev/null.
-//   - Rank 0 writes to our stdout and stderr as they are, so that its progress line works on a
-//     terminal; the lines of the others pass through us, marked "[rank r] ".
-//   - SIGINT, SIGTERM and SIGHUP are passed on to every rank. When a rank ends badly the others get
-//     SIGTERM, and SIGKILL after the grace.
-//   - With restarts, a rank that crashed or was killed is started again with the same environment,
-//     and the others are left alone: they wait for it. A rank that says why it cannot go on (any
-//     exit code of ours but 1) is not started again, nor is one that was killed when all its work
-//     was done: it counts as ended well. The roll says which ranks are on their way, and which have
-//     ended for good, so that no rank waits for one that does not come.
-//   - Ranks die with this process, however it ends.
+// Call on the main thread of a program that does nothing else: it takes over SIGINT, SIGTERM,
+// SIGHUP and SIGCHLD meanwhile.
+//  - Each rank gets RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, TIDEPOOL_LAUNCH_ID (by which
+//    the ranks find each other, and the default name of the job), TIDEPOOL_LAUNCH_DONE
+//    (done_marks.h), TIDEPOOL_LAUNCH_ROLL (rank_roll.h), neither MASTER_ADDR nor MASTER_PORT, and
+//    none of torchrun's own variables. Its stdin is /dev/null.
+//  - Rank 0 writes directly to our stdout and stderr, so that its progress line works on a
+//    terminal; the lines of the others pass through us, prefixed with "[rank r] ".
+//  - SIGINT, SIGTERM and SIGHUP are forwarded to every rank. When a rank fails the others get
+//    SIGTERM, and SIGKILL after the grace period.
+//  - With restarts, a rank that crashed or was killed is restarted with the same environment, and
+//    the others are left alone: they wait for it. Not restarted are a rank that reports why it
+//    cannot go on (any exit code of ours but 1), and one that was killed after all its work was
+//    done: it counts as a success. The roll says which ranks are on their way and which have ended
+//    for good, so that no rank waits for one that will not come.
+//  - Ranks die with this process, however it ends.
 #pragma once
 
 #include <cstdint>
@@ -28,16 +28,16 @@
 
 namespace tidepool::trainer {
 
-// What is started, and how often again.
+// What to start, and how many restarts.
 struct SpawnOptions {
   uint32_t ranks = 1;
   std::string program;                  // a path, or a name in PATH
-  std::vector<std::string> arguments;   // the same for every rank
+  std::vector<std::string> arguments;   // equal for every rank
   int64_t grace_ns = 5 * kNsPerSecond;  // between SIGTERM and SIGKILL
-  uint32_t max_restarts = 0;            // of all ranks together
+  uint32_t max_restarts = 0;            // total over all ranks
 };
 
-// The exit code of the whole run: 0 when every rank ended with 0, else that of the first rank that
+// Returns the exit code of the run: 0 if every rank ended with 0, else that of the first rank that
 // did not (128 + signal for a killed one). Errors: kFileUnreadable (the program cannot be started),
 // kUsageError (no ranks), kInternal (the system refused a process or descriptor).
 Result<int> SpawnRanks(const SpawnOptions& options, const Clock* clock);

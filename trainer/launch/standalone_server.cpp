@@ -25,16 +25,16 @@ namespace {
 constexpr const char* kDataSocket = "/data.sock";
 constexpr const char* kLongestName = "/memserver.lock";
 
-// Waits for the server and removes the directory, whatever becomes of us. Its own signals are put
-// off until the server has ended; a command as trap (rather than an ignored signal) leaves the
-// server's signals at their default.
+// Waits for the server and removes the directory, whatever happens to this process. The shell's own
+// signals are deferred until the server has ended; a command as trap (rather than an ignored
+// signal) leaves the server's signals at their default.
 constexpr const char* kGuardScript =
     R"(dir=$1; shift; trap : HUP INT TERM; "$@"; code=$?; rm -rf -- "$dir"; exit $code)";
 
-// Our ends of the pipes. A process that is forked from this one (a worker that loads data) would
-// keep the server alive when this one has died, so it gives them up, and keeps their numbers.
+// Our ends of the pipes. A forked child (such as a data loader's worker) would keep the server
+// alive after this process has died, so it closes them, but keeps their numbers occupied.
 constexpr int kNone = -1;
-constexpr size_t kServersMax = 64;  // of one process; ends beyond them stay open in forks
+constexpr size_t kServersMax = 64;  // per process; further ends stay open in forks
 std::array<std::atomic<int>, kServersMax> ends_of_pipes;
 
 void GiveUpInFork() {
@@ -131,7 +131,7 @@ Status StandaloneServer::Launch() {
                          {"--rcache-limit", std::to_string(options_.rcache_limit_bytes)});
   child.arguments.insert(child.arguments.end(),
                          {"--end-with-fd", std::to_string(server_end.get())});
-  // People read the log, where it is shown at all.
+  // The log is read by people, if at all.
   child.arguments.insert(child.arguments.end(), {"--log-format", "text"});
   child.arguments.insert(child.arguments.end(), options_.extra_flags.begin(),
                          options_.extra_flags.end());
@@ -214,7 +214,7 @@ Status StandaloneServer::Stop() {
     AgainInForks(life_.get());
     life_.Reset();
     code = process_->WaitFor(options_.stop_timeout_ns, clock_);
-    process_.reset();  // kills what still runs, the guard included
+    process_.reset();  // kills what still runs, including the guard
   }
 
   std::error_code ignored;

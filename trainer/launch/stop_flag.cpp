@@ -13,7 +13,7 @@ static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may touch
 void SetAction(void (*handler)(int)) {
   struct sigaction action {};
   action.sa_handler = handler;
-  // SA_RESTART: libraries below us need not know that the user pressed a key.
+  // SA_RESTART: system calls of libraries continue after the signal.
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
