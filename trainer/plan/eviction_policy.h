@@ -1,5 +1,5 @@
 // EvictionPolicy: chooses the chunk to evict from its rCache block; moves nothing (a virtual seam:
-// random, least recently used, Belady).
+// random, least recently used, Belady; `name` is for reports).
 //
 // One thread per object. A policy's answers depend on its construction and the calls made to it,
 // never on time: ranks that make the same calls get the same victims. Every implementation passes
