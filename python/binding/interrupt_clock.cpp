@@ -7,10 +7,10 @@ namespace tidepool::python {
 namespace {
 
 constexpr int64_t kGraceNs = kNsPerSecond;
-constexpr int64_t kLookNs = 200 * kNsPerMs;  // how often a long sleep looks for a signal
+constexpr int64_t kLookNs = 200 * kNsPerMs;  // how often a long sleep checks for a signal
 constexpr int64_t kAheadNs = int64_t{10} * 24 * 3600 * kNsPerSecond;
 
-// When SIGINT came, by the monotonic clock; 0: it did not.
+// When SIGINT arrived, by the monotonic clock; 0: not.
 std::atomic<int64_t> signalled_ns{0};
 static_assert(std::atomic<int64_t>::is_always_lock_free, "a signal handler may touch nothing else");
 void (*next_handler)(int) = nullptr;

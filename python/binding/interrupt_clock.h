@@ -1,10 +1,10 @@
-// InterruptClock: the system's clock, on which a wait ends when the user has pressed Ctrl-C.
+// InterruptClock: the system's clock, but waits on it end after the user has pressed Ctrl-C.
 //
-// All waits of a job keep their limits by the clock that they are handed. Python sees the signal
-// only when the call that waits has returned; so, once a signal is a second old and something still
-// sleeps, this clock goes ten days ahead: every limit has passed, the wait ends in its own error,
-// and Python raises KeyboardInterrupt.
-// Any thread may call the clock. Watch and Forget: the main thread.
+// All waits of a job measure their limits by the clock they are given. Python sees a signal only
+// when the blocking call has returned; so, once a signal is a second old and a thread still sleeps,
+// this clock jumps ten days ahead: every limit has passed, the wait ends with its own error, and
+// Python raises KeyboardInterrupt. Any thread may call the clock. Watch and Forget: the main
+// thread.
 #pragma once
 
 #include <atomic>
@@ -15,10 +15,10 @@ namespace tidepool::python {
 
 class InterruptClock final : public Clock {
  public:
-  // Notes SIGINT from here on, and hands it to the handler that there was: Python's. Does nothing
-  // where there is none. Harmless when repeated.
+  // Notes SIGINT from now on, and forwards it to the previous handler: Python's. Does nothing if
+  // there is none. Idempotent.
   static void Watch();
-  // Python has had its chance to raise KeyboardInterrupt.
+  // Clears the signal: Python has had its chance to raise KeyboardInterrupt.
   static void Forget();
 
   int64_t NowNs() const override;
@@ -28,7 +28,7 @@ class InterruptClock final : public Clock {
   void SleepOnDescriptor(int descriptor, int16_t events, int64_t duration_ns) override;
 
  private:
-  // Goes ahead when a signal has waited long enough; true when it has.
+  // Jumps ahead if a signal has waited long enough; true if so.
   bool GoAhead();
 
   SteadyClock steady_;

@@ -1,8 +1,8 @@
 // torch.classes.tidepool.Job: a ModuleJob (trainer/module/module_job.h) for Python.
 //
 // LibTorch calls methods without the interpreter's lock, on the thread of the Python caller, which
-// must be the main thread. An error becomes a RuntimeError with its whole text; last_error() has
-// its parts.
+// must be the main thread. An error becomes a RuntimeError with its full text; last_error() has its
+// parts.
 #include <unistd.h>
 
 #include <memory>
@@ -74,7 +74,7 @@ class Job : public torch::CustomClassHolder {
   }
 
   ~Job() override {
-    // A forked process has no part in the job, and must not say goodbye for it.
+    // A forked child is not part of the job and must not say goodbye for it.
     if (getpid() != owner_) static_cast<void>(job_.release());
   }
 
@@ -132,8 +132,8 @@ class Job : public torch::CustomClassHolder {
   void LetGo(int64_t number) {
     if (Here()->steps() != nullptr) Require(Steps()->LetGo(static_cast<uint64_t>(number)));
   }
-  // By parameter group: learning rate, weight decay, beta1, beta2 (or what the rule has in their
-  // place, as GroupNumbers says), eps.
+  // By parameter group: learning rate, weight decay, beta1, beta2 (or the rule's substitutes, see
+  // GroupNumbers), eps.
   std::tuple<double, bool, int64_t> Step(const std::vector<std::vector<double>>& groups) {
     std::vector<GroupNumbers> numbers;
     for (const std::vector<double>& group : groups) {
@@ -207,7 +207,7 @@ std::string Version() {
   return TIDEPOOL_VERSION;
 }
 
-// The torch that this library was compiled with: its classes differ between minor versions.
+// The torch version that this library was compiled with: its classes differ between minor versions.
 std::string TorchVersion() {
   return TORCH_VERSION;
 }
@@ -215,7 +215,7 @@ std::string TorchVersion() {
 }  // namespace
 
 TORCH_LIBRARY(tidepool, library) {
-  DefineProfile(&library);  // which Job takes
+  DefineProfile(&library);  // Job uses it
 
   library.class_<Job>("Job")
       .def(torch::init<const std::string&>())

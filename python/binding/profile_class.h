@@ -1,5 +1,5 @@
 // torch.classes.tidepool.Profile: a StepRecorder (trainer/profile/step_recorder.h) for a forward
-// and backward that Python runs, on FakeTensors.
+// and backward that Python runs on FakeTensors.
 //
 // One at a time, on the main thread; LibTorch calls methods without the interpreter's lock.
 #pragma once
@@ -18,25 +18,25 @@ namespace tidepool::python {
 
 class Profile : public torch::CustomClassHolder {
  public:
-  // The bytes of tensors on the meta device are counted from here to the end of the object, or to
-  // Stop. Throws where another one counts.
+  // Counts the bytes of tensors on the meta device from now until destruction, or Stop. Throws if
+  // another object is counting.
   Profile();
   ~Profile() override;
 
-  // The model is made; then inputs are.
+  // Call when the model is made, before the inputs.
   void ModelMade();
-  // As those of StepRecorder; `stay`: indices of parameters.
+  // Like StepRecorder's; `stay`: indices of parameters.
   void Watch(const std::vector<at::Tensor>& parameters, const std::vector<int64_t>& stay);
   void OperatorEnded();
-  // Backward has ended. JSON: order (of first use), read (how many of them are read), again (those
-  // that are used behind their gradients), activation_bytes, buffer_bytes, arithmetic, operators.
+  // Ends after backward. JSON: order (of first use), read (the number of parameters read), again
+  // (those used after their gradients), activation_bytes, buffer_bytes, arithmetic, operators.
   std::string Finish();
-  // The inputs were a stand-in: what depends on their size is not known.
+  // The inputs were dummies: results that depend on their size are unknown.
   void ForgetSizes();
-  // Nothing is watched or counted any longer. Harmless when repeated.
+  // Stops watching and counting. Idempotent.
   void Stop();
 
-  // What Finish has found. Throws before.
+  // The result of Finish. Throws before it.
   const trainer::StepProfile& step() const;
 
  private:

@@ -1,6 +1,6 @@
-"""What `pip install .` and `pip wheel .` ask (PEP 517): the wheel that scripts/wheel packs of the release build in build/.
+"""The PEP 517 backend of `pip install .` and `pip wheel .`: scripts/wheel packs the wheel from the release build in build/.
 
---config-settings no-build=1 packs what was built before. Nothing is downloaded; what the build needs, scripts/setup has installed.
+--config-settings no-build=1 packs an existing build. Nothing is downloaded; scripts/setup has installed the build's dependencies.
 """
 
 import os

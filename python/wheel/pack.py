@@ -28,12 +28,12 @@ import elf  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PROGRAMS = ("memserver", "memctl", "trainer")
-HELPERS = ("tidepool-checkpoint",)  # which the programs start, and nobody else
+HELPERS = ("tidepool-checkpoint",)  # started only by the programs
 OP_LIBRARY = "libtidepool_torch.so"
-# What every system of the manylinux kind has.
+# Libraries present on every manylinux system.
 SYSTEM = re.compile(r"(ld-linux-x86-64|lib(c|m|dl|rt|pthread|util|gcc_s|stdc\+\+))\.so\.\d+")
 TORCH = re.compile(r"lib(torch|torch_cpu|c10)\.so")
-# Beside tidepool/ in site-packages. Where torch is somewhere else, the programs' shims say so.
+# torch beside tidepool/ in site-packages. If it is elsewhere, the programs' shims set its path.
 TORCH_FOLDER = "$ORIGIN/../../torch/lib"
 
 
@@ -43,7 +43,7 @@ def project_version() -> str:
 
 
 def torch_of(build: str) -> str:
-    """MAJOR.MINOR of the torch that the build folder was configured with; "" where it does not say."""
+    """MAJOR.MINOR of the torch that the build folder was configured with; "" if unknown."""
     try:
         with open(os.path.join(build, "CMakeCache.txt"), encoding="utf-8") as file:
             deps = re.search(r"^TIDEPOOL_DEPS:\w+=(.*)$", file.read(), re.MULTILINE)
@@ -56,7 +56,7 @@ def torch_of(build: str) -> str:
 
 
 def for_torch(dependencies: list[str], torch: str) -> list[str]:
-    """The wheel's, with that minor version of torch."""
+    """The wheel's dependencies, with torch pinned to that minor version."""
     major, minor = torch.split(".")
     return [f"torch>={torch},<{major}.{int(minor) + 1}" if re.match(r"torch\b", text) else text for text in dependencies]
 
@@ -70,11 +70,11 @@ def own_name(name: str, path: str) -> str:
 
 
 class Binaries:
-    """The programs, the op library, and the libraries that have to go with them, under `folder`/tidepool."""
+    """The programs, the op library, and the libraries packed with them, under `folder`/tidepool."""
 
     def __init__(self, build: str, folder: str):
         self.folder = folder
-        self.new_names: dict[str, str] = {}  # of the libraries that go with them
+        self.new_names: dict[str, str] = {}  # of the packed libraries
         self.sources: dict[str, str] = {}
         self.files: list[str] = []
         for program in PROGRAMS + HELPERS:
@@ -101,7 +101,7 @@ class Binaries:
             self._add(self.sources[library], "lib", self.new_names[library])
 
     def _link(self, path: str) -> None:
-        """Makes the file find what goes with it, from wherever the wheel is unpacked."""
+        """Makes the file find its packed libraries wherever the wheel is unpacked."""
         program = os.path.basename(os.path.dirname(path)) == "bin"
         libraries = elf.needed(path)
         folders = []
@@ -114,7 +114,7 @@ class Binaries:
                    soname=name if name in self.new_names.values() else None)
 
     def check(self) -> None:
-        """Whatever a file needs is in the wheel, of the system or torch's, and no folder of this machine is named."""
+        """Checks that all dependencies are in the wheel, the system's or torch's, and that no folder of this machine is named."""
         inside = {os.path.basename(path) for path in self.files}
         for path in self.files:
             for library in elf.needed(path):
@@ -129,14 +129,14 @@ class Binaries:
         return f"py3-none-manylinux_2_{elf.oldest_glibc(asked)}_x86_64"
 
     def licences(self) -> dict[str, str]:
-        """Debian package -> its copyright text, for each library that goes along; once for the packages of one source."""
+        """Debian package -> its copyright text, for each packed library; once for all packages of one source."""
         owners = {}
         for path in glob.glob("/var/lib/dpkg/info/*.list"):
             with open(path, encoding="utf-8") as file:
                 owners.update(dict.fromkeys(file.read().split("\n"), os.path.basename(path).removesuffix(".list").partition(":")[0]))
         texts: dict[str, str] = {}
         for source in sorted(self.sources.values()):
-            owner = owners.get(source) or owners.get(source.removeprefix("/usr"))  # dpkg knows a file by the name that it had in its package
+            owner = owners.get(source) or owners.get(source.removeprefix("/usr"))  # dpkg knows a file by its name in the package
             if not owner:
                 sys.exit(f"error: no Debian package has {source}, so that its licence is not known")
             with open(f"/usr/share/doc/{owner}/copyright", encoding="utf-8") as file:
@@ -187,8 +187,8 @@ def copy_package(package: str, folder: str) -> None:
 
 
 def zip_folder(folder: str, record: str, target: str) -> None:
-    """All files of the folder, and the RECORD of them last; the same bytes whenever the files are the same."""
-    moment = time.gmtime(max(int(os.environ.get("SOURCE_DATE_EPOCH", "0")), 315532800))[:6]  # a zip file knows no time before 1980
+    """Zips all files of the folder, RECORD last; reproducible: equal files give equal bytes."""
+    moment = time.gmtime(max(int(os.environ.get("SOURCE_DATE_EPOCH", "0")), 315532800))[:6]  # zip files cannot have times before 1980
     paths = sorted(os.path.relpath(os.path.join(place, name), folder) for place, _, names in os.walk(folder) for name in names)
     rows = io.StringIO()
     table = csv.writer(rows, lineterminator="\n")
@@ -218,7 +218,7 @@ def pack(build: str, out: str, package: str) -> str:
     version, torch = project_version(), torch_of(build)
     if torch and for_torch(project["dependencies"], torch) != project["dependencies"]:
         project["dependencies"] = for_torch(project["dependencies"], torch)
-        version += f"+torch{torch}"  # beside the one for the torch that scripts/setup installs
+        version += f"+torch{torch}"  # distinguishes it from the wheel for the torch that scripts/setup installs
     info = f"tidepool-{version}.dist-info"
     with tempfile.TemporaryDirectory() as folder:
         os.umask(0o022)
