@@ -1,18 +1,17 @@
-// A module of one's own, trained over a Tidepool memory server.
+// Trains your own module over a Tidepool memory server.
 //
 //   own_module [RCACHE]     RCACHE: a share, such as 25%, or a size, such as 4MiB
 //
-// The module takes the noise out of signals of 64 numbers. Nothing in it knows of Tidepool. Its
-// weights, gradients and AdamW's moments lie with a private memserver, which begins and ends with
-// this program; give `socket_dir` and `job` in place of `standalone` for one that runs already, and
-// a second start goes on where this one stopped. Started as several processes
-// (torchrun --standalone --nproc-per-node 2 --no-python ...), the ranks train one model, each with
-// signals of its own.
+// The module removes noise from signals of 64 numbers. It contains no Tidepool code. Its weights,
+// gradients and AdamW moments are held by a private memserver, which starts and ends with this
+// program; use `socket_dir` and `job` instead of `standalone` for a running one, and a second start
+// continues where this one stopped. Started as several processes (torchrun --standalone
+// --nproc-per-node 2 --no-python ...), the ranks train one model, each on its own signals.
 #include <cmath>
 #include <cstdio>
 #include <memory>
 
-// <torch/torch.h> has all of LibTorch and takes twice as long to compile.
+// <torch/torch.h> includes all of LibTorch and takes twice as long to compile.
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/utils.h>
@@ -23,7 +22,7 @@ namespace {
 
 constexpr int64_t kLength = 64, kWidth = 256, kBlocks = 4, kSignals = 128;
 
-// Adds to its input what a small network makes of it.
+// A residual block: adds a small network's output to its input.
 struct Block : torch::nn::Module {
   Block() {
     up = register_module("up", torch::nn::Linear(kWidth, kWidth));
@@ -36,14 +35,14 @@ struct Block : torch::nn::Module {
 // [signals, 64] to [signals, 64].
 struct Denoiser : torch::nn::Module {
   Denoiser() {
-    // One tensor under two names: into the blocks, and transposed out of them.
+    // One tensor with two names: projects into the blocks and, transposed, out of them.
     const torch::Tensor shared = torch::randn({kWidth, kLength}) / std::sqrt(kWidth);
     into = register_parameter("into", shared);
     out_of = register_parameter("out_of", into);
     blocks = register_module("blocks", torch::nn::ModuleList());
     for (int64_t i = 0; i < kBlocks; ++i) blocks->push_back(std::make_shared<Block>());
     bias = register_parameter("bias", torch::zeros({kLength}));
-    // Frozen: it is used like any other, and never trained.
+    // Frozen: used like any other parameter, but never trained.
     window = register_parameter("window", torch::hann_window(kLength) + 0.5, false);
   }
 
@@ -57,7 +56,7 @@ struct Denoiser : torch::nn::Module {
   torch::nn::ModuleList blocks{nullptr};
 };
 
-// Waves of any phase and of a few lengths, [signals, 64].
+// Waves with random phases and a few wavelengths, [signals, 64].
 torch::Tensor Waves() {
   const torch::Tensor time = torch::arange(kLength, torch::kFloat) * (2 * M_PI / kLength);
   const torch::Tensor phase = torch::rand({kSignals, 1}) * 2 * M_PI;
@@ -65,7 +64,7 @@ torch::Tensor Waves() {
   return torch::sin(turns * time + phase);
 }
 
-// Mean squared error of the waves that the module makes of noisy ones.
+// Mean squared error of the waves that the module reconstructs from noisy ones.
 torch::Tensor Loss(Denoiser* model) {
   const torch::Tensor waves = Waves();
   return torch::mse_loss(model->forward(waves + 0.5 * torch::randn_like(waves)), waves);
@@ -110,7 +109,7 @@ int main(int argc, char** argv) {
   try {
     Run(argc > 1 ? argv[1] : "25%");
   } catch (const tidepool::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());  // error.id(), error.fix(), ... are its parts
+    std::fprintf(stderr, "%s\n", error.what());  // error.id(), error.fix(), ... return its parts
     return 1;
   }
   return 0;

@@ -1,4 +1,4 @@
-"""Evaluates and generates in the middle of training, with the model that is trained.
+"""Evaluates and generates during training, with the model being trained.
 
 python examples/python/evaluate_and_generate.py [--steps N]
 A tiny Llama learns to count: the next number is the last one plus one, modulo 50.
@@ -23,7 +23,7 @@ def make_model() -> torch.nn.Module:
 
 
 def batch(size: int) -> torch.Tensor:
-    """(size, 16) numbers, each row counting from somewhere."""
+    """(size, 16) numbers; each row counts from a random start."""
     return (torch.randint(0, NUMBERS, (size, 1)) + torch.arange(16)) % NUMBERS
 
 

@@ -1,7 +1,7 @@
-"""Fine-tunes a GPT-2 of Hugging Face from a directory, and saves it for transformers.
+"""Fine-tunes a Hugging Face GPT-2 from a directory, and saves it for transformers.
 
 python examples/python/finetune_gpt2.py [--model DIR] [--out DIR] [--steps N]
-Without --model a tiny GPT-2 with random weights is made. The text is synthetic: bytes as tokens.
+Without --model it makes a tiny GPT-2 with random weights. The text is synthetic: bytes as tokens.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def make_tiny_model(directory: str) -> None:
 
 
 def batch(tokens: torch.Tensor, size: int = 8) -> torch.Tensor:
-    """(size, CONTEXT) tokens from random places of the text."""
+    """(size, CONTEXT) tokens from random positions of the text."""
     starts = torch.randint(0, len(tokens) - CONTEXT, (size,))
     return torch.stack([tokens[start : start + CONTEXT] for start in starts])
 

@@ -1,7 +1,7 @@
-"""Trains a small torch module through memserver: the loop is the one that you have.
+"""Trains a small torch module through memserver, with an ordinary training loop.
 
 python examples/python/plain_loop.py [--steps N]
-Without a memserver at the default place a private one is started, which ends with the program.
+If no memserver runs in the default directory, a private one is started, which ends with the program.
 """
 
 import argparse
@@ -18,7 +18,7 @@ def make_model() -> nn.Module:
 
 
 def batch(size: int = 64) -> tuple:
-    """Points, and what the model is to learn of them."""
+    """Points, and the values that the model should learn for them."""
     x = torch.randn(size, 16)
     return x, x[:, :4].sin().sum(1, keepdim=True)
 

@@ -1,8 +1,8 @@
-"""Trains two models in one loop, each with a job and an optimizer of its own: a policy, and the critic that judges it.
+"""Trains two models in one loop, each with its own job and optimizer: a policy, and a critic that judges it.
 
 python examples/python/two_models.py [--steps N]
-The policy sees a point and chooses one of four actions; the reward is 1 where the action is the point's quadrant. The critic learns
-which reward to expect, and the policy follows rewards that are better than expected.
+The policy sees a point and chooses one of four actions; the reward is 1 if the action is the point's quadrant. The critic learns the
+expected reward, and the policy follows rewards that are better than expected.
 """
 
 import argparse
