@@ -1,4 +1,4 @@
-"""Tidepool: training torch modules whose states lie at memserver, a memory server.
+"""Tidepool: trains torch modules whose states are held by memserver, a memory server.
 
     import tidepool
 
@@ -9,7 +9,7 @@
         optimizer.step()
     tidepool.save_pretrained(model, "out")
 
-docs/python.md says what works, what is refused and why.
+docs/python.md says what works, and what is refused and why.
 """
 
 from . import errors, optim

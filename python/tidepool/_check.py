@@ -1,4 +1,4 @@
-"""What a model must be like to be trained, and which of its parameters are."""
+"""Requirements on a model to be trained, and the selection of its trained and frozen parameters."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ._options import Options, dtype_of
 from .errors import UsageError
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine", "PipelineStage")
-_CONVERTED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # other types are quantised, or no numbers
+_CONVERTED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # other types are quantised, or not numeric
 _DIMENSIONS_MAX, _NAME_BYTES_MAX = 6, 255  # as in shm/spec/spec_limits.h
 
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """A parameter of the job: a leaf, trained where it asks for a gradient, else frozen."""
+    """A parameter of the job: a leaf, trained if it requires a gradient, else frozen."""
 
-    name: str  # the first of its names
+    name: str  # its first name
     parameter: nn.Parameter
-    multi_use: bool  # it has several names, or the user said so
+    multi_use: bool  # it has several names, or the user declared it
 
     @property
     def bytes(self) -> int:
@@ -31,9 +31,9 @@ class Member:
 
 
 def check(model: nn.Module, options: Options, has_weights: bool) -> List[Member]:
-    """The trained parameters, in the order of registration. `has_weights`: meta parameters get their values from somewhere.
+    """The trained parameters, in order of registration. `has_weights`: the values of meta parameters come from elsewhere.
 
-    Errors: UsageError, which names what is wrong and where.
+    Errors: UsageError, naming the problem and its location.
     """
     if not isinstance(model, nn.Module):
         raise UsageError(f"a {type(model).__name__} is not a torch.nn.Module", where="model")
@@ -56,7 +56,7 @@ def check(model: nn.Module, options: Options, has_weights: bool) -> List[Member]
 
 
 def trained_parameters(model: nn.Module, multi_use: Sequence[str] = ()) -> List[Member]:
-    """Those with requires_grad. Errors: UsageError (none; unknown names in `multi_use`)."""
+    """The parameters with requires_grad. Errors: UsageError (none; unknown names in `multi_use`)."""
     names: Dict[int, List[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -79,7 +79,7 @@ def trained_parameters(model: nn.Module, multi_use: Sequence[str] = ()) -> List[
 
 
 def frozen_parameters(model: nn.Module) -> List[Member]:
-    """Those without requires_grad that the job can hold: dense ones, of any type. Others stay in this process."""
+    """The parameters without requires_grad that the job can hold: dense ones, of any type. Others stay in this process."""
     return [
         Member(name, parameter, False)
         for name, parameter in model.named_parameters()
@@ -92,7 +92,7 @@ def frozen_parameters(model: nn.Module) -> List[Member]:
 
 
 def dtypes(model: nn.Module, members: Sequence[Member], options: Options) -> Dict[int, torch.dtype]:
-    """What each parameter is in the job, by its id. Errors: UsageError (keep_fp32 names nothing)."""
+    """The dtype of each parameter in the job, by id. Errors: UsageError (keep_fp32 matches nothing)."""
     wanted = dtype_of(options.dtype)
     kept = _kept_in_fp32(model, options.keep_fp32, strict=wanted is torch.bfloat16)
     placed: Dict[int, torch.dtype] = {}
@@ -105,12 +105,12 @@ def dtypes(model: nn.Module, members: Sequence[Member], options: Options) -> Dic
 
 
 def job_dtype(trained: Sequence[Member], placed: Dict[int, torch.dtype]) -> torch.dtype:
-    """The dtype of the job: bf16 where a trained parameter is. Others are fp32 then, each in chunks of its own kind."""
+    """The dtype of the job: bf16 if any trained parameter is. Others are then fp32, in separate chunks."""
     return torch.bfloat16 if any(placed[id(one.parameter)] is torch.bfloat16 for one in trained) else torch.float32
 
 
 def _kept_in_fp32(model: nn.Module, patterns: Sequence[str], strict: bool) -> Tuple[int, ...]:
-    """Ids of the parameters that the caller names, and, with `strict`, of those that the model says are fp32 in bf16 models too."""
+    """Ids of the parameters that the caller names and, with `strict`, of those that the model keeps in fp32 in bf16 models too."""
     named = list(model.named_parameters(remove_duplicate=False))
     kept = set()
     for pattern in patterns:
@@ -128,12 +128,12 @@ def _kept_in_fp32(model: nn.Module, patterns: Sequence[str], strict: bool) -> Tu
 
 
 def strict_patterns(model: nn.Module) -> List[str]:
-    """What transformers keeps in fp32 where a model is bf16. (`_keep_in_fp32_modules` it applies to fp16 alone.)"""
+    """Names that transformers keeps in fp32 in a bf16 model. (It applies `_keep_in_fp32_modules` to fp16 only.)"""
     return sorted({pattern for module in model.modules() for pattern in getattr(module, "_keep_in_fp32_modules_strict", None) or ()})
 
 
 def name_matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
-    """As transformers reads such names: regular expressions that may fit anywhere, in which * stands for any text."""
+    """Matches names as transformers does: regular expressions that may match anywhere, where * stands for any text."""
     fits = [re.compile(pattern.replace("*", ".*")) for pattern in patterns]
     return lambda name: any(each.search(name) for each in fits)
 
@@ -215,7 +215,7 @@ def _check_one_device(trained: Sequence[Member], options: Options) -> None:
 
 
 def _check_own_memory(model: nn.Module, trained: Sequence[Member]) -> None:
-    """Member parameters overlap no other parameter and no buffer: the job moves each of them on its own."""
+    """Checks that member parameters overlap no other parameter or buffer: the job moves each separately."""
     asked = {id(one.parameter) for one in trained}
     spans: Dict[int, List[Span]] = {}
     everything = [(name, tensor) for name, tensor in model.named_parameters()] + [(name, tensor) for name, tensor in model.named_buffers()]
@@ -232,7 +232,7 @@ def _check_own_memory(model: nn.Module, trained: Sequence[Member]) -> None:
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Span:
-    """Bytes of a storage that a tensor covers."""
+    """The bytes of a storage that a tensor covers."""
 
     begin: int
     end: int
@@ -241,7 +241,7 @@ class Span:
 
 
 def _refuse_overlap(spans: Sequence[Span]) -> None:
-    reach: Optional[Span] = None  # the span that ends last so far
+    reach: Optional[Span] = None  # the span with the latest end so far
     for span in spans:
         if reach is not None and span.begin < reach.end and (span.is_trained or reach.is_trained):
             raise UsageError(

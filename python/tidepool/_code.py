@@ -1,4 +1,4 @@
-"""Functions of torch that get other code: programs, and torch itself, keep the function objects from before a job begins."""
+"""Replaces the code of torch functions: programs, and torch itself, hold function objects from before a job begins."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 
 
 def replace_code(function: Any, other: Any) -> Any:
-    """Gives `function` the code of `other`, which runs with the globals and cells of `function`. Returns a function with the former code.
+    """Gives `function` the code of `other`, run with the globals and cells of `function`. Returns a function with the former code.
 
-    Errors: RuntimeError (this torch has another such function).
+    Errors: RuntimeError (this torch has a different function).
     """
     former, code = function.__code__, other.__code__
     if former.co_freevars != code.co_freevars:

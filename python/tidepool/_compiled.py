@@ -1,6 +1,6 @@
-"""torch.compile: its regions read parameters by their addresses, and need all those of a region at once. Main thread.
+"""torch.compile: a compiled region reads parameters by address and needs all of its parameters at once. Main thread.
 
-Regions that record gradients are functions, whose arguments _held sees; those of an evaluation are not, so what is compiled is held.
+Regions that record gradients are functions whose arguments _held sees; those of an evaluation are not, so their modules are held.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _eval_frame: Any = torch._C._dynamo.eval_frame  # type: ignore[attr-defined]
 
 
 def never_compile(function: Any) -> Any:
-    """torch.compile leaves the frames of this function alone, and does not trace into it: what torch.compiler.disable does, which loads it."""
+    """Makes torch.compile skip the frames of this function and not trace into it: like torch.compiler.disable, but without loading it."""
     function._torchdynamo_disable, function._torchdynamo_disable_msg = True, None
     action = _eval_frame._FrameAction
     _eval_frame.set_code_exec_strategy(function.__code__, _eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))
@@ -28,7 +28,7 @@ def never_compile(function: Any) -> Any:
 
 
 class Paused:
-    """For the time of a `with`, frames are not looked at by torch.compile. `callback`: what would have compiled them; None: nothing."""
+    """Within a `with`, torch.compile ignores frames. `callback`: the paused compiler; None: nothing."""
 
     @never_compile
     def __enter__(self) -> "Paused":
@@ -41,15 +41,15 @@ class Paused:
 
 
 class WholeModel:
-    """The forward of a model that is compiled as a whole: all parameters are held until it ends."""
+    """The forward of a model compiled as a whole: holds all parameters until it ends."""
 
     def __init__(self, handle: "Handle") -> None:
         self._handle = handle
         self._held: List[Hold] = []
-        self._refused: Any = None  # the compiler that has been looked at
+        self._refused: Any = None  # the compiler that was checked
 
     def begin(self, callback: Any) -> None:
-        """`callback`: what compiles the frames. Errors: UsageError (CUDA graphs), MemoryTooSmall (the rCache has not all of the model)."""
+        """`callback`: compiles the frames. Errors: UsageError (CUDA graphs), MemoryTooSmall (the rCache cannot hold the whole model)."""
         if self._refused is not callback:
             _refuse_graphs(_innermost(callback))
             self._refused = callback
@@ -63,7 +63,7 @@ class WholeModel:
 
 
 def watch_modules(model: nn.Module) -> None:
-    """Modules in the model that are compiled hold their parameters in evaluation. Errors: UsageError (CUDA graphs)."""
+    """Makes compiled modules of the model hold their parameters in evaluation. Errors: UsageError (CUDA graphs)."""
     for module in model.modules():
         name = "forward" if hasattr(module, "_orig_mod") else "_compiled_call_impl"
         call = module.__dict__.get(name)

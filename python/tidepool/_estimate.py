@@ -1,4 +1,4 @@
-"""What a job would need, before there is one: bytes at the server and on each rank, and whether this machine has them."""
+"""Estimates a job in advance: bytes at the server and on each rank, and whether this machine has them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from .errors import call
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a job needs. Bytes: of this rank where it says so, else of the job. None: not known."""
+    """The needs of a job. Bytes: of this rank if it says so, else of the job. None: unknown."""
 
-    parameters: int  # elements, the frozen ones too
-    parameter_bytes: int  # in their dtypes there
+    parameters: int  # elements, including frozen ones
+    parameter_bytes: int  # in their dtypes in the job
     chunks: int
     chunk_bytes: int
     rcache_bytes: int  # on this rank's device, for weights
     resident_bytes: int  # of that, for parameters that stay there
     host_bytes: int  # at the server, for all states
-    optimizer_bytes: int  # of that, for master weights and moments
-    padding_bytes: int  # of that, for nothing
-    frozen_bytes: int  # at the server beside host_bytes, once for all jobs with the same frozen parameters
-    activation_bytes: Optional[int] = None  # on this rank's device, at the peak of a micro-batch as large as the example
+    optimizer_bytes: int  # of host_bytes: master weights and moments
+    padding_bytes: int  # of host_bytes: padding
+    frozen_bytes: int  # at the server in addition to host_bytes, once for all jobs with the same frozen parameters
+    activation_bytes: Optional[int] = None  # on this rank's device, peak of a micro-batch of the example's size
     checkpointed_activation_bytes: Optional[int] = None  # the same with gradient checkpointing
     input_bytes: Optional[int] = None  # of the example
     fits: Optional[bool] = None  # whether this machine has what the job needs
-    because: str = ""  # why it fits or does not, or why that is not known
-    remedy: str = ""  # what would make it fit
+    because: str = ""  # why it fits, does not fit, or is unknown
+    remedy: str = ""  # a change that would make it fit
 
     def __str__(self) -> str:
         rows = [
@@ -63,13 +63,12 @@ _YES: Dict[Optional[bool], str] = {True: "yes", False: "no", None: "not known"}
 
 
 def estimate(model: nn.Module, *, optimizer: str = "adamw", states: str = "fp32", **options: Any) -> Estimate:
-    """What a job for this model would need, with so many ranks as the launcher has started; no server is asked and nothing is made.
+    """Estimates a job for this model, with as many ranks as the launcher has started; contacts no server and creates nothing.
 
-    The model may be on the meta device, and may be wrapped; then its options hold, and `options` are put on top of them. `optimizer`:
-    "adamw", "adam", "sgd" (without momentum), "adagrad" or "lion"; `states`: as in :mod:`tidepool.optim`; `options`: as in
-    :func:`tidepool.wrap`. With ``example`` the activations of a step are estimated too, by running a copy of the model without memory:
-    as the model is, and for models of transformers with gradient checkpointing off and on. What an operator keeps for itself while it
-    works is not seen.
+    The model may be on the meta device or wrapped; then its options apply, with `options` on top. `optimizer`: "adamw", "adam", "sgd"
+    (without momentum), "adagrad" or "lion"; `states`: as in :mod:`tidepool.optim`; `options`: as in :func:`tidepool.wrap`. With ``example``
+    it also estimates the activations of a step by running a copy of the model without memory: as the model is, and for models of
+    transformers with gradient checkpointing off and on. Temporary memory inside operators is not seen.
     Errors: UsageError, MemoryTooSmall (an rCache below the smallest that works).
     """
     known = _handle.known(model)
@@ -82,7 +81,7 @@ def estimate(model: nn.Module, *, optimizer: str = "adamw", states: str = "fp32"
 
 
 def numbers_of(plan: Mapping[str, Any]) -> Dict[str, int]:
-    """What a native plan says, in the words of an estimate."""
+    """A native plan's numbers under an estimate's names."""
     same = (
         "parameters", "parameter_bytes", "chunks", "chunk_bytes", "rcache_bytes", "resident_bytes", "host_bytes", "padding_bytes",
         "frozen_bytes",
@@ -93,12 +92,12 @@ def numbers_of(plan: Mapping[str, Any]) -> Dict[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class _Task:
-    """What is estimated."""
+    """The input of an estimate."""
 
     model: nn.Module
     options: Options
     trained: Sequence[_check.Member]
-    members: Sequence[_check.Member]  # frozen ones too
+    members: Sequence[_check.Member]  # including frozen ones
 
     @staticmethod
     def of(model: nn.Module, options: Options) -> "_Task":
@@ -111,7 +110,7 @@ class _Task:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the job: bf16 where some trained parameter is."""
+        """The job's dtype: bf16 if any trained parameter is."""
         return _check.job_dtype(self.trained, self.dtypes)
 
     def plan(self, rule: Rule, profile: Optional[_profile.Profile]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
@@ -127,7 +126,7 @@ class _Task:
 
 
 def _runs(task: _Task, inputs: Optional[_profile.Inputs]) -> Dict[Optional[bool], _profile.Profile]:
-    """Profiles by whether gradient checkpointing is on; None: as the model is."""
+    """Profiles with gradient checkpointing off and on; None: as the model is."""
     switches: Tuple[Optional[bool], ...] = (False, True) if inputs is not None and inputs.own and _profile.can_checkpoint(task.model) else (None,)
     found: Dict[Optional[bool], _profile.Profile] = {}
     for switch in switches:
@@ -151,7 +150,7 @@ def _sizes(runs: Mapping[Optional[bool], _profile.Profile]) -> Dict[str, Optiona
 
 @dataclasses.dataclass(frozen=True)
 class _Need:
-    """Bytes that the ranks of this machine and its server take together. Activations take a quarter more, for what operators keep."""
+    """Bytes needed by this machine's ranks and their server together. Adds a quarter to activations, for operators' temporaries."""
 
     server: int
     rcaches: int
@@ -198,7 +197,7 @@ def _fit(task: _Task, found: Estimate, place: Mapping[str, Any], rule: Rule) -> 
 
 
 def _changes(task: _Task, found: Estimate, rule: Rule) -> Iterator[Tuple[str, Optional[int], int]]:
-    """What could be changed, the least change first: in words, with the activations and the bytes at the server that it leaves."""
+    """Possible changes, smallest first: a description, the resulting activations, and the resulting bytes at the server."""
     forms: List[Tuple[str, int]] = [("", found.host_bytes + found.frozen_bytes)]
     names = ("fp32", "split", "split-bf16", "split-8bit")
     narrow = task if task.dtype is torch.bfloat16 else dataclasses.replace(task, options=dataclasses.replace(task.options, dtype="bf16"))

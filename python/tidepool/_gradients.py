@@ -1,4 +1,4 @@
-"""Looking at gradients, which are given up as soon as the server has them: copies are kept where they are asked for before backward."""
+"""Access to gradients, which are freed once the server has them: copies are kept if requested before backward."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class KeptGradient:
     """The gradient of one parameter, summed over the micro-batches of a step."""
 
     def __init__(self) -> None:
-        self.asked = 0  # with-blocks that ask for it
+        self.asked = 0  # number of open with-blocks
         self.total: Optional[torch.Tensor] = None
-        self._before: Optional[torch.Tensor] = None  # of the step's former micro-batches
+        self._before: Optional[torch.Tensor] = None  # from the step's earlier micro-batches
         self._at: Tuple[int, int] = (-1, -1)  # sealed steps, micro-batch
 
     def see(self, gradient: Optional[torch.Tensor], at: Tuple[int, int]) -> None:
-        """A gradient has been accumulated; that of a parameter with several uses comes with each, and grows."""
+        """Called when a gradient has been accumulated; for a parameter with several uses, after each use, with a growing sum."""
         if gradient is None:
             return
         if at[0] != self._at[0]:
@@ -38,10 +38,10 @@ class KeptGradient:
 
 @contextlib.contextmanager
 def keep_gradients(*params_or_modules: Union[nn.Module, torch.Tensor]) -> Iterator[None]:
-    """For the time of a ``with``, :func:`gradient` has a copy of the gradients of these parameters: for debugging.
+    """Within a ``with``, :func:`gradient` has copies of the gradients of these parameters: for debugging.
 
-    A copy takes the parameter's memory once more, on its device. Of a module all trained parameters are asked for. Errors: UsageError
-    (no parameters of a model whose job runs).
+    A copy takes the parameter's memory once more, on its device. For a module, includes all trained parameters. Errors: UsageError (no
+    parameters of a model with a running job).
     """
     from ._handle import of_parameters
 
@@ -66,11 +66,11 @@ def _give_up(kept: Dict[int, KeptGradient], key: int) -> None:
 
 
 def gradient(parameter: torch.Tensor) -> Optional[torch.Tensor]:
-    """What this rank's backward calls have given for a parameter since the last step, within :func:`keep_gradients`.
+    """The sum of this rank's gradients for a parameter since the last step, within :func:`keep_gradients`.
 
-    As ``p.grad`` of plain torch on this rank: the sum over its micro-batches, before the mean over the ranks and before clipping.
-    Behind ``step`` it is that of the step which has ended, until the next backward. None: no backward has reached the parameter.
-    Errors: UsageError (it was not asked for).
+    Like ``p.grad`` in plain torch on this rank: the sum over its micro-batches, before the mean over the ranks and before clipping. After
+    ``step`` it is that of the step just ended, until the next backward. None: no backward has reached the parameter.
+    Errors: UsageError (it was not requested).
     """
     from ._handle import of_parameters
 

@@ -1,7 +1,7 @@
-"""A wrapped model: its options, its job once there is one, and the hooks between the two.
+"""A wrapped model: its options, its job once there is one, and the hooks between them.
 
-The registry holds handles by their models, weakly; a handle holds its model weakly, and a hook its handle. So a model that
-nobody uses any more goes, its handle with it, and the job is left at the server or ended.
+The registry maps models to handles, weakly; a handle refers to its model weakly, and a hook to its handle. So an unused model is freed
+together with its handle, and the job is left at the server or ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .errors import UsageError, call
 
 log = logging.getLogger("tidepool")
 
-Weights = Callable[[str], torch.Tensor]  # from a parameter's name to its values, in host memory
+Weights = Callable[[str], torch.Tensor]  # maps a parameter's name to its values, in host memory
 
 
 class Handle:
@@ -39,11 +39,11 @@ class Handle:
         self._model = weakref.ref(model)
         self.options = options
         self.weights = weights
-        self.state = "wrapped"  # then running, and at last closed or left
+        self.state = "wrapped"  # then running, and finally closed or left
         self.told_of_casts = False
-        self.kept_gradients: Dict[int, KeptGradient] = {}  # by the ids of parameters
+        self.kept_gradients: Dict[int, KeptGradient] = {}  # by parameter id
         self.whole = WholeModel(weakref.proxy(self))
-        self.foreign = False  # this process was forked from the one that trains
+        self.foreign = False  # this process is a fork of the training one
         self.job: Any = None
         self.place: Dict[str, Any] = {}
         self.slot: Dict[str, Any] = {}
@@ -71,7 +71,7 @@ class Handle:
         return int(self.place.get("rank", os.environ.get("RANK", 0)))
 
     def start(self, rule: Rule, group_of: Dict[int, int]) -> None:
-        """Begins the job, or goes on with it. `group_of`: the group of each trained parameter, by its id. Errors: TidepoolError."""
+        """Begins the job, or continues it. `group_of`: the group of each trained parameter, by id. Errors: TidepoolError."""
         self._check_may_start()
         trained = _check.check(self.model, self.options, self.weights is not None)
         frozen = _check.frozen_parameters(self.model)
@@ -91,7 +91,7 @@ class Handle:
             placed.place_the_rest(self.model, {id(one.parameter) for one in (*trained, *frozen)})
             call(job, "bind")
         except BaseException as error:
-            del job  # it has a share in each parameter, and so have frames that it was called from
+            del job  # it shares each parameter, and so do the calling frames
             traceback.clear_frames(error.__traceback__)
             placed.undo()
             raise
@@ -125,9 +125,9 @@ class Handle:
     def values(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
         """A copy of a parameter of the model, on its device. Collective while the job runs."""
         if id(parameter) in self._members:
-            self.call("version")  # while the job runs, and in this process
+            self.call("version")  # checks that the job runs, and in this process
             with torch.no_grad():
-                copy = parameter.detach().clone()  # an operator, for which the values are brought
+                copy = parameter.detach().clone()  # an operator, so the values are fetched
             self.call("check")
             return copy
         if parameter.is_meta:
@@ -137,7 +137,7 @@ class Handle:
         return parameter.detach().clone()
 
     def end(self, how: str) -> None:
-        """Closes or leaves the job; `how` is the name of the native method. A model without a job is only unwrapped."""
+        """Closes or leaves the job; `how` is the native method's name. A model without a job is only unwrapped."""
         if self.state == "wrapped":
             self._remove_hooks()
             _handles.pop(self.model, None)
@@ -174,7 +174,7 @@ class Handle:
                 )
 
     def _say_what_goes_on(self, is_private: bool) -> None:
-        """One line where resume="auto" can do nothing for a later start, and nobody has said that it need not."""
+        """Logs one line if resume="auto" cannot help a later start, unless the user has opted out of resuming."""
         if self.options.resume != "auto" or self.rank != 0:
             return
         name = self.options.job or self.place["job_name"]
@@ -184,7 +184,7 @@ class Handle:
             log.warning("job %s has a name that was made up: no later start can go on with it; give job=", self.slot["job"])
 
     def _is_kept(self) -> bool:
-        """Whether the job is left with the server where the process ends without close(): a later one could ask for it, or other ranks go on."""
+        """Whether the job outlives a process that ends without close(): a later start could resume it, or other ranks continue."""
         return self.place["world"] > 1 or (bool(self.options.job) and self.options.resume == "auto")
 
     def _why_not_running(self) -> str:
@@ -204,7 +204,7 @@ def _begin(
     profile: Optional[_profile.Profile],
     is_shown: bool,
 ) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Describes the parameters, takes the session slot, and puts initial values into a new job. Returns plan and slot."""
+    """Describes the parameters, takes the session slot, and puts the initial values of a new job. Returns plan and slot."""
     for one in trained:
         placed.place(one)
         call(job, "add_parameter", one.name, one.parameter, group_of[id(one.parameter)], one.multi_use)
@@ -217,7 +217,7 @@ def _begin(
     first = [trained[index] for index in profile.order if index < len(trained)] if profile is not None else trained
     _ReadAhead(placed, first).advance(0)  # while the server prepares its memory
     slot = json.loads(call(job, "open"))
-    plan = json.loads(call(job, "plan"))  # behind open: a job that goes on has its own
+    plan = json.loads(call(job, "plan"))  # after open: a resumed job has its own plan
     if not slot["resumed"]:
         order = call(job, "put_order")
         ahead = _ReadAhead(placed, [trained[index] for index in order])
@@ -233,7 +233,7 @@ def _begin(
 
 
 class _ReadAhead:
-    """Has values read from files before they are asked for: so many bytes of them at a time."""
+    """Prefetches values from files, a limited number of bytes ahead."""
 
     _BYTES = 256 << 20
 
@@ -241,7 +241,7 @@ class _ReadAhead:
         self._placed, self._left, self._ahead = placed, iter(members), 0
 
     def advance(self, used: int) -> None:
-        """`used`: bytes of a parameter that is asked for now."""
+        """`used`: bytes of the parameter requested now."""
         self._ahead -= used
         while self._ahead < self._BYTES:
             one = next(self._left, None)
@@ -252,7 +252,7 @@ class _ReadAhead:
 
 
 class _Placed:
-    """While a job begins: the tensors that were exchanged for those of the job, which come back where the start fails."""
+    """While a job begins: the tensors replaced by those of the job; restored if the start fails."""
 
     def __init__(self, weights: Optional[Weights], dtypes: Dict[int, torch.dtype], device: torch.device) -> None:
         self._weights, self._dtypes, self._device = weights, dtypes, device
@@ -262,13 +262,13 @@ class _Placed:
         for name, parameter, former in self._former.values():
             try:
                 torch.utils.swap_tensors(parameter, former)
-            except RuntimeError:  # somebody has a share in it: it gets memory, of no known content, rather than none
+            except RuntimeError:  # shared elsewhere: it gets uninitialised memory instead of none
                 parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
                 log.warning("the parameter %s has lost its values: make the model anew", name)
         self._former.clear()
 
     def place(self, one: _check.Member) -> None:
-        """Gives the parameter its dtype in the job, and the job's device; it has no memory then."""
+        """Gives the parameter its dtype in the job and the job's device, without memory."""
         parameter, dtype = one.parameter, self._dtypes[id(one.parameter)]
         parameter.grad = None
         if parameter.is_meta or parameter.dtype != dtype or parameter.device.type != self._device.type:
@@ -276,25 +276,25 @@ class _Placed:
             self._former[id(parameter)] = one.name, parameter, exchange(one.name, parameter, data)
 
     def prefetch(self, one: _check.Member) -> None:
-        """Values that lie in a file are asked for soon."""
+        """Announces that values in a file will be needed soon."""
         tell = getattr(self._weights, "prefetch", None)
         if tell is not None:
             tell(one.name)
 
     def shard(self, one: _check.Member) -> Tuple[int, int]:
-        """The file that the values lie in, from 1, and how many there are; (0, 0): none."""
+        """The number of the file with the values, from 1, and the number of files; (0, 0): none."""
         tell = getattr(self._weights, "shard", None)
         found: Tuple[int, int] = tell(one.name) if tell is not None else (0, 0)
         return found
 
     def values(self, one: _check.Member) -> torch.Tensor:
-        """The initial values, in host memory; those of a frozen parameter in its dtype in the job."""
+        """The initial values, in host memory; a frozen parameter's in its dtype in the job."""
         _, _, parameter = self._former.get(id(one.parameter), ("", None, one.parameter))
         values = self._read(one.name, parameter).detach().to("cpu")
         return (values if one.parameter.requires_grad else values.to(self._dtypes[id(one.parameter)])).contiguous()
 
     def place_the_rest(self, model: nn.Module, members: Set[int]) -> None:
-        """What the job does not hold gets its values and the job's device: weights that are not dense, and buffers."""
+        """Moves tensors that the job does not hold to the job's device, with values: weights that are not dense, and buffers."""
         for name, parameter in model.named_parameters():
             if id(parameter) not in members and (parameter.is_meta or parameter.device.type != self._device.type):
                 exchange(name, parameter, self._read(name, parameter).detach().to(self._device, copy=parameter.is_meta))
@@ -319,7 +319,7 @@ def _device(options: Options, place: Dict[str, Any]) -> torch.device:
 
 
 def _let_go(job: Any, keep: bool, owner: int) -> None:
-    """At the end of a handle or of the process, where nobody closed the job."""
+    """Runs at the end of a handle or of the process if nobody has closed the job."""
     if os.getpid() != owner:
         return
     try:
@@ -332,7 +332,7 @@ _handles: "weakref.WeakKeyDictionary[nn.Module, Handle]" = weakref.WeakKeyDictio
 
 
 def handles() -> Iterator[Handle]:
-    alive = list(_handles.items())  # the models too, so that none goes while its handle is looked at
+    alive = list(_handles.items())  # models too, so that none is freed while its handle is inspected
     for _, handle in alive:
         yield handle
 
@@ -356,7 +356,7 @@ def wrap(model: nn.Module, options: Options, weights: Optional[Weights]) -> Hand
 
 
 def known(model: nn.Module) -> Optional[Handle]:
-    """The handle of a model, where it is wrapped."""
+    """The handle of a model, if it is wrapped."""
     return _handles.get(model) if isinstance(model, nn.Module) else None
 
 
@@ -369,7 +369,7 @@ def of_model(model: nn.Module) -> Handle:
 
 
 def of_part(module: nn.Module) -> Handle:
-    """The handle of the wrapped model that has this module. Errors: UsageError."""
+    """The handle of the wrapped model that contains this module. Errors: UsageError."""
     for handle in handles():
         if any(part is module for part in handle.model.modules()):
             return handle
@@ -377,7 +377,7 @@ def of_part(module: nn.Module) -> Handle:
 
 
 def of_parameters(parameters: Iterable[torch.Tensor]) -> Handle:
-    """The handle of the wrapped model that has one of these parameters. Errors: UsageError."""
+    """The handle of the wrapped model that contains one of these parameters. Errors: UsageError."""
     asked = {id(parameter) for parameter in parameters}
     for handle in handles():
         if any(id(parameter) in asked for parameter in handle.model.parameters()):

@@ -1,7 +1,7 @@
-"""Parameters for code that reads them by their addresses, behind LibTorch's dispatcher: kernels of the user's own, and compiled ones.
+"""Holds parameters for code that reads them by address, bypassing LibTorch's dispatcher: custom and compiled kernels.
 
-An operator with a schema has its parameters there while it runs, and a function's backward has those of its forward; the op library
-sees to both. The forward of a torch.autograd.Function it cannot see: its arguments are looked at here. Main thread.
+For an operator with a schema the op library provides the parameters while it runs, and for a function's backward those of its forward. It
+cannot see the forward of a torch.autograd.Function: this module inspects its arguments. Main thread.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from ._handle import Handle
 
 _running: "weakref.WeakSet[Handle]" = weakref.WeakSet()
-_plain_apply: Any = None  # torch.autograd.Function.apply, once it is watched
+_plain_apply: Any = None  # torch.autograd.Function.apply, once watched
 
 
 @contextlib.contextmanager
 def held(*params_or_modules: Union[nn.Module, torch.Tensor]) -> Iterator[None]:
-    """Has parameters of models whose jobs run in the rCache for the time of a ``with``: for code that reads them by their addresses.
+    """Holds parameters of models with running jobs in the rCache within a ``with``: for code that reads them by address.
 
-    Operators, and the arguments of a ``torch.autograd.Function``, need no such thing. A kernel that is launched otherwise does, and so
-    does ``p.data_ptr()``, ``p.numpy()``. Of a module all parameters are held. The addresses hold until the end of the ``with``, for
-    reading alone. Leave it before you call ``backward`` or ``step``. Errors: MemoryTooSmall (the rCache has no room for all of them).
+    Operators, and the arguments of a ``torch.autograd.Function``, do not need it. A kernel launched in another way does, and so do
+    ``p.data_ptr()`` and ``p.numpy()``. For a module, holds all parameters. The addresses are valid until the end of the ``with``, for
+    reading only. Leave it before you call ``backward`` or ``step``. Errors: MemoryTooSmall (the rCache has no room for all of them).
     """
     tensors: List[torch.Tensor] = []
     for one in params_or_modules:
@@ -40,7 +40,7 @@ def held(*params_or_modules: Union[nn.Module, torch.Tensor]) -> Iterator[None]:
 
 
 class Hold:
-    """Holds the parameters that some tensors lie in, for the time of a `with`. For tensors that are none it does nothing."""
+    """Holds the parameters that contain some tensors, within a `with`. Does nothing for other tensors."""
 
     def __init__(self, tensors: List[torch.Tensor], is_compiled: bool = False) -> None:
         self._tensors, self._is_compiled = tensors, is_compiled
@@ -74,7 +74,7 @@ class Hold:
 
 
 def watch(handle: "Handle") -> None:
-    """From here on functions of the user's own have the handle's parameters there in forward."""
+    """From now on user-defined functions have the handle's parameters present in forward."""
     global _plain_apply
     _running.add(handle)
     if _plain_apply is not None:
@@ -84,7 +84,7 @@ def watch(handle: "Handle") -> None:
         _plain_apply = replace_code(function, _Watched.apply)
         return
 
-    # In C from torch 2.15 on: what a program has taken of a function before, as `apply = MyFunction.apply`, stays as it is.
+    # Implemented in C from torch 2.15 on: a bound method taken earlier, as in `apply = MyFunction.apply`, stays unwatched.
     plain = torch.autograd.Function.__dict__["apply"]
     _plain_apply = lambda cls, *args, **kwargs: plain.__get__(None, cls)(*args, **kwargs)  # noqa: E731
     torch.autograd.Function.apply = classmethod(_watched_apply)  # type: ignore[assignment, method-assign]
@@ -98,7 +98,7 @@ _watched_apply.__name__, _watched_apply.__qualname__ = "apply", "Function.apply"
 
 
 class _Watched:
-    # Its code runs with the globals of torch.autograd.function, and with the cell of that class.
+    # This code runs with the globals of torch.autograd.function, and with the cell of that class.
     def apply(cls, *args, **kwargs):  # type: ignore[no-untyped-def]
         __class__  # noqa: B018
         from tidepool import _held
@@ -107,7 +107,7 @@ class _Watched:
 
 
 def apply(function: Any, args: Tuple[Any, ...], kwargs: Any) -> Any:
-    """torch.autograd.Function.apply, with the parameters among the arguments there."""
+    """torch.autograd.Function.apply, with the parameters among the arguments present."""
     if not _running or threading.current_thread() is not threading.main_thread():
         return _plain_apply(function, *args, **kwargs)
     tensors: List[torch.Tensor] = []

@@ -1,6 +1,6 @@
-"""Hooks of a running job: the model's forward tells when a pass begins, and each parameter when its gradient is complete.
+"""Hooks of a running job: the model's forward announces a pass, and each parameter reports its complete gradient.
 
-They hold the handle weakly. A copy of the model (copy.deepcopy, pickle) has hooks that do nothing.
+They refer to the handle weakly. In a copy of the model (copy.deepcopy, pickle) the hooks do nothing.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ log = logging.getLogger("tidepool")
 
 
 def install(handle: "Handle", parameters: Sequence[torch.Tensor]) -> List[Any]:
-    """Watches the handle's model and its trained parameters. Returns what removes the hooks."""
+    """Watches the handle's model and its trained parameters. Returns handles that remove the hooks."""
     model = handle.model
     hooks: List[Any] = [
         model.register_forward_pre_hook(_BeginForward(handle), prepend=True),
         model.register_forward_hook(_LetGo(handle), always_call=True),
         model.register_forward_hook(_EndForward(handle)),
     ]
-    # Through Python's own list of hooks: LibTorch has one slot a tensor, and the user's hooks go through that list too.
+    # Through Python's own list of hooks: LibTorch has one slot per tensor, which serves the user's hooks too.
     hooks += [parameter.register_post_accumulate_grad_hook(_Gradient(handle, index)) for index, parameter in enumerate(parameters)]
     return hooks
 
 
 def refuse_forward(model: nn.Module) -> Any:
-    """Until the job begins, a forward of a model without weights is an error that says so. Returns what removes the hook."""
+    """Until the job begins, makes the forward of a model without weights an error that says so. Returns the hook's removal handle."""
     return model.register_forward_pre_hook(_no_weights_yet, prepend=True)
 
 
@@ -79,7 +79,7 @@ class _EndForward(_Hook):
 
 
 class _LetGo(_Hook):
-    """Also where forward ends in an exception."""
+    """Runs also if forward ends in an exception."""
 
     @never_compile
     def __call__(self, module: nn.Module, *_: Any) -> None:
@@ -105,7 +105,7 @@ class _Gradient(_Hook):
 
 
 def _keep_no_casts(handle: "Handle") -> None:
-    """Autocast would keep a 16-bit copy of every weight until its region ends: the whole model, on the device. Each region sets it anew."""
+    """Autocast would cache a 16-bit copy of every weight until its region ends: the whole model, on the device. Set in each region."""
     if not torch.is_autocast_cache_enabled() or not torch.is_autocast_enabled(handle.options.device_type):
         return
     torch.set_autocast_cache_enabled(False)

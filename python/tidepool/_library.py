@@ -1,4 +1,4 @@
-"""The op library and the programs: where they are, and how the library is loaded."""
+"""Locates the op library and the programs, and loads the library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _checkout_build() -> pathlib.Path:
 
 
 def library_path() -> pathlib.Path:
-    """The op library: the environment's TIDEPOOL_TORCH_LIBRARY, else in the package, else of the checkout. Errors: TidepoolError."""
+    """The op library: TIDEPOOL_TORCH_LIBRARY of the environment, else in the package, else in the checkout. Errors: TidepoolError."""
     named = os.environ.get("TIDEPOOL_TORCH_LIBRARY", "")
     places: List[pathlib.Path] = [pathlib.Path(named)] if named else [_PACKAGE / "lib" / _NAME, _checkout_build() / "lib" / _NAME]
     for place in places:
@@ -35,7 +35,7 @@ def library_path() -> pathlib.Path:
 
 
 def program_path(name: str) -> str:
-    """`name` in TIDEPOOL_BIN, in the package or in the checkout; "" where it has to be in PATH."""
+    """`name` in TIDEPOOL_BIN, the package or the checkout; "" if it has to be in PATH."""
     folders: Tuple[pathlib.Path, ...] = (_PACKAGE / "bin", _checkout_build() / "bin")
     if os.environ.get("TIDEPOOL_BIN"):
         folders = (pathlib.Path(os.environ["TIDEPOOL_BIN"]),)
@@ -71,7 +71,7 @@ def load() -> None:
 
 
 def new_job(settings: str) -> Any:
-    """A native job of these settings, a JSON object; nothing is contacted. Errors: UsageError."""
+    """A native job with these settings, a JSON object; contacts nobody. Errors: UsageError."""
     load()
     try:
         return torch.classes.tidepool.Job(settings)
@@ -86,6 +86,6 @@ def new_profile() -> Any:
 
 
 def version() -> str:
-    """The release of the op library."""
+    """The op library's version."""
     load()
     return str(torch.ops.tidepool.version())

@@ -1,4 +1,4 @@
-"""Models of Hugging Face: made without memory, their weights brought from files straight to the server."""
+"""Models of Hugging Face: created without memory; their weights go from files straight to the server."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ log = logging.getLogger("tidepool")
 
 
 class Checkpoint:
-    """Values of parameters from safetensors files: a function from a parameter's name to a tensor, valid until the next call."""
+    """Parameter values from safetensors files: maps a parameter's name to a tensor, valid until the next call."""
 
     def __init__(self, directory: Directory, names: Mapping[str, str]) -> None:
         self._directory = directory
-        self._names = names  # of tensors in the files, by the names of parameters and buffers
+        self._names = names  # tensor names in the files, by name of parameter or buffer
         self._last: Optional[str] = None
 
     def __call__(self, name: str) -> torch.Tensor:
@@ -38,17 +38,17 @@ class Checkpoint:
         return self._directory.tensor(self._last)
 
     def shard(self, name: str) -> Tuple[int, int]:
-        """The file of a parameter, from 1, and the number of files."""
+        """The number of a parameter's file, from 1, and the number of files."""
         return self._directory.place(self._names[name]) if name in self._names else (0, 0)
 
     def prefetch(self, name: str) -> None:
-        """The values are asked for soon: the kernel reads them into the page cache, and nobody waits."""
+        """Announces that the values are needed soon: the kernel reads them into the page cache in the background."""
         if name in self._names:
             self._directory.prefetch(self._names[name])
 
 
 def checkpoint(path: str, model: nn.Module) -> Checkpoint:
-    """The weights of any module, from a directory or file whose names are those of its state dict. Errors: FileError, UsageError."""
+    """The weights of any module, from a directory or file with its state dict's names. Errors: FileError, UsageError."""
     directory = Directory(path)
     names, why = match(model, directory)
     if names is None:
@@ -59,21 +59,21 @@ def checkpoint(path: str, model: nn.Module) -> Checkpoint:
 
 
 def from_pretrained(auto_class: Any, directory: str, *, dtype: Union[DTypeLike, str] = "auto", **options: Any) -> nn.Module:
-    """A model of transformers, wrapped, with weights that go to the server when its optimizer is made.
+    """Creates a model of transformers, wrapped, whose weights go to the server when its optimizer is made.
 
-    The model is made without memory for its parameters. When the optimizer begins the job, the safetensors files are mapped and each
-    parameter is handed to the server in turn, so that this process never holds the model; a job that goes on reads no parameter at
-    all. Where names or shapes in the files are not those of the model (older formats, experts that are fused), transformers' own
-    loader reads it into host memory first; a log line says so.
+    The model is created without memory for its parameters. When the optimizer begins the job, the safetensors files are mapped and the
+    parameters are sent to the server one by one, so that this process never holds the model; a resumed job reads no parameters. If names or
+    shapes in the files differ from the model's (older formats, fused experts), transformers' own loader first reads it into host memory; a
+    log line says so.
 
     Args:
         auto_class: a class of transformers, such as AutoModelForCausalLM or LlamaForCausalLM.
-        directory: where ``config.json`` and the safetensors files are. Nothing is downloaded.
-        dtype: of the model: "fp32", "bf16", a torch dtype, or "auto", that of the configuration, else of the files. As with
-            transformers, what the model makes in fp32 or names in ``_keep_in_fp32_modules_strict`` stays fp32 beside bf16.
-        **options: those of :func:`tidepool.wrap`, and any others for the configuration.
+        directory: contains ``config.json`` and the safetensors files. Nothing is downloaded.
+        dtype: of the model: "fp32", "bf16", a torch dtype, or "auto": that of the configuration, else of the files. As in transformers,
+            parameters that the model makes in fp32 or names in ``_keep_in_fp32_modules_strict`` stay fp32 beside bf16.
+        **options: those of :func:`tidepool.wrap`; all others go to the configuration.
 
-    Returns the model in eval mode, as transformers does: call ``model.train()`` where you want dropout.
+    Returns the model in eval mode, like transformers: call ``model.train()`` for dropout.
     Errors: UsageError, FileError, and those of transformers.
     """
     own = {name: options.pop(name) for name in list(options) if name in _options.option_names()}
@@ -98,7 +98,7 @@ def from_pretrained(auto_class: Any, directory: str, *, dtype: Union[DTypeLike, 
 
 
 def _config(auto_class: Any, directory: str, options: Dict[str, Any]) -> Tuple[Any, Dict[str, Any]]:
-    """The configuration, and the keywords that are not its own."""
+    """The configuration, and the keywords that do not belong to it."""
     from transformers import AutoConfig
 
     config_class = getattr(auto_class, "config_class", None) or AutoConfig
@@ -126,7 +126,7 @@ def _made_empty(auto_class: Any, config: Any, dtype: torch.dtype, rest: Dict[str
 
 
 def _kept_by_model(model: nn.Module, dtype: torch.dtype) -> List[str]:
-    """Patterns of the parameters that transformers would load in fp32 into a model of this dtype."""
+    """Patterns of the parameters that transformers loads in fp32 into a model of this dtype."""
     if dtype is not torch.bfloat16:
         return []
     names = [name for name, _ in model.named_parameters(remove_duplicate=False)]
@@ -140,14 +140,14 @@ def _load_generation_config(model: Any, directory: str) -> None:
         try:
             model.generation_config = GenerationConfig.from_pretrained(directory, local_files_only=True)
         except OSError:
-            pass  # there is none, and the model's own is made of its configuration
+            pass  # none: the model makes its own from its configuration
 
 
 def match(model: nn.Module, files: Directory) -> Tuple[Optional[Dict[str, str]], str]:
-    """The name in the files of each parameter and persistent buffer, by each of its names in the model; or None, and why there is none.
+    """The name in the files of each parameter and persistent buffer, by each of its names in the model; or None and the reason.
 
-    Names fit as they are, or where the model's base_model_prefix is added or taken away. Of tied parameters one name is enough, and
-    buffers may be missing.
+    Names match as they are, or with the model's base_model_prefix added or removed. Of tied parameters one name is enough, and buffers may
+    be missing.
     """
     in_model = named_tensors(model)
     found: Dict[str, str] = {}
@@ -167,7 +167,7 @@ def match(model: nn.Module, files: Directory) -> Tuple[Optional[Dict[str, str]],
 
 
 def named_tensors(model: nn.Module) -> Dict[str, torch.Tensor]:
-    """Parameters and persistent buffers by all of their names: what a state dict has, without making one."""
+    """Parameters and persistent buffers by all of their names: the content of a state dict, without making one."""
     tensors: Dict[str, torch.Tensor] = dict(model.named_parameters(remove_duplicate=False))
     for prefix, module in model.named_modules(remove_duplicate=False):
         for name, buffer in module._buffers.items():
@@ -189,7 +189,7 @@ def _is_ignored(name: str, patterns: Optional[Iterable[str]]) -> bool:
 
 
 def _spread_ties(model: nn.Module, found: Dict[str, str]) -> Tuple[Optional[Dict[str, str]], str]:
-    """Gives each name of a tied parameter the one that the files have."""
+    """Maps each name of a tied parameter to the one in the files."""
     names: Dict[int, List[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)

@@ -1,4 +1,4 @@
-"""Looking at a job: its parameters, its memory; and its end."""
+"""Inspects a job, its parameters and its memory; ends it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .errors import UsageError
 
 @contextlib.contextmanager
 def gathered(params_or_module: Union[nn.Module, torch.Tensor, Iterable[torch.Tensor]]) -> Iterator[Mapping[str, torch.Tensor]]:
-    """Copies of parameters, by their names, in their dtypes in the job and on its device.
+    """Copies of parameters, by name, in their dtypes in the job and on its device.
 
-    Of a wrapped model or a module in it: all of its parameters, by their names in that module. Of parameters: those, by their names
-    in the model. Collective: all ranks ask for the same ones. The copies are whole and take that much memory. Nothing is written
-    back: this version has no way to change weights of a job that runs. Errors: UsageError, those of a job.
+    For a wrapped model or a module in it: all of its parameters, by their names in that module. For parameters: those, by their names in
+    the model. Collective: all ranks pass the same ones. The copies are complete and take that much memory. Nothing is written back: this
+    version cannot change the weights of a running job. Errors: UsageError, those of a job.
     """
     handle, named = _asked(params_or_module)
     yield types.MappingProxyType({name: handle.values(name, parameter) for name, parameter in named})
@@ -42,17 +42,17 @@ def _asked(asked: Union[nn.Module, torch.Tensor, Iterable[torch.Tensor]]) -> Tup
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Memory(Estimate):
-    """What a job has, and what its rCache has done on this rank since the job began here."""
+    """The resources of a job, and its rCache counters on this rank since the job began here."""
 
     job: str
     socket_dir: str
-    pool_bytes: int  # that the server has reserved for the job
-    hits: int  # chunks that had stayed since an earlier use
-    ahead: int  # chunks that had been fetched ahead for this use
+    pool_bytes: int  # reserved by the server for the job
+    hits: int  # chunks that were still there from an earlier use
+    ahead: int  # chunks that were prefetched for this use
     misses: int
     prefetches: int
     evictions: int
-    wait_seconds: float  # in which an operator waited for weights
+    wait_seconds: float  # time that operators waited for weights
     bytes_to_device: int
     bytes_from_device: int
 
@@ -68,7 +68,7 @@ class Memory(Estimate):
 
 
 def memory(model: nn.Module) -> Memory:
-    """What the job of a wrapped model has on this rank. Errors: UsageError (no job runs)."""
+    """The resources of a wrapped model's job on this rank. Errors: UsageError (no job runs)."""
     handle = _handle.of_model(model)
     counters = json.loads(handle.call("counters"))
     numbers = {**numbers_of(handle.plan), "rcache_bytes": handle.slot["rcache_bytes"]}
@@ -89,22 +89,22 @@ def memory(model: nn.Module) -> Memory:
 
 
 def sealed_steps(model: nn.Module) -> int:
-    """Steps that the job of a wrapped model has taken, also before this process began. Errors: UsageError (no job runs)."""
+    """Number of steps of a wrapped model's job, including those before this process. Errors: UsageError (no job runs)."""
     return int(_handle.of_model(model).call("version"))
 
 
 def close(model: nn.Module) -> None:
-    """Ends the job: the server gives its memory back, and the weights are gone. Save them before.
+    """Ends the job: the server frees its memory, and the weights are gone. Save them before.
 
-    Collective: all ranks call it. Reading the model's parameters is an error afterwards. A model whose job has not begun is only
-    unwrapped; a second call does nothing. Errors: those of a job.
+    Collective: all ranks call it. Afterwards reading the model's parameters is an error. A model whose job has not begun is only unwrapped;
+    a second call does nothing. Errors: those of a job.
     """
     _handle.of_model(model).end("close")
 
 
 def leave(model: nn.Module) -> None:
-    """Lets go of the job: a shared server keeps it, for a later start with the same ``job`` and ``resume="auto"``.
+    """Detaches from the job: a shared server keeps it for a later start with the same ``job`` and ``resume="auto"``.
 
-    A private server ends, and the job with it. Otherwise as :func:`close`, and not collective.
+    A private server ends, and the job with it. Otherwise like :func:`close`, but not collective.
     """
     _handle.of_model(model).end("leave")

@@ -1,4 +1,4 @@
-"""What this machine has free: of host memory, within the process's control group, and of a GPU."""
+"""This machine's free memory: of the host, within the process's control group, and of a GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GROUP = pathlib.Path("/sys/fs/cgroup")
 
 
 def free_host_bytes() -> Optional[int]:
-    """What can be had without swapping; None: the system does not say."""
+    """Memory available without swapping; None: the system does not tell."""
     available = _field(pathlib.Path("/proc/meminfo"), "MemAvailable:")
     if available is None:
         return None
@@ -21,7 +21,7 @@ def free_host_bytes() -> Optional[int]:
 
 
 def free_device_bytes(device: str, place: Mapping[str, Any]) -> Optional[int]:
-    """Of the GPU that this rank would have; None: there is none."""
+    """Of the GPU that this rank would get; None: there is none."""
     if not torch.cuda.is_available():
         return None
     count = torch.cuda.device_count()
@@ -39,7 +39,7 @@ def _field(path: pathlib.Path, name: str) -> Optional[int]:
 
 
 def _number(path: pathlib.Path) -> Optional[int]:
-    """A file with one number; None: it is not there, or says "max"."""
+    """Reads a file with one number; None: it is missing, or says "max"."""
     try:
         text = path.read_text().strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Parameters without memory: made on the meta device, and given their tensor later without losing who they are."""
+"""Parameters without memory: created on the meta device, they get their tensor later and keep their identity."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .errors import UsageError
 
 @contextlib.contextmanager
 def init() -> Iterator[None]:
-    """Modules that are made within get parameters on the meta device, which take no memory, and real buffers.
+    """Modules created within it get parameters on the meta device, which take no memory, and real buffers.
 
-    A parameter becomes meta when its module registers it, so functions that initialise weights do nothing from there on. Hand the
-    model to :func:`tidepool.wrap` with ``weights``, which says what the values are. Not for threads.
+    A parameter becomes meta when its module registers it, so weight initialisation after that does nothing. Pass the model to
+    :func:`tidepool.wrap` with ``weights`` for the values. Not thread-safe.
     """
     register = nn.Module.register_parameter
 
@@ -33,7 +33,7 @@ def init() -> Iterator[None]:
 
 
 def _made_meta(param: nn.Parameter) -> nn.Parameter:
-    """The same object where that can be, so that a parameter which is registered at two places stays one."""
+    """The same object if possible, so that a parameter registered more than once stays one."""
     empty = _like(param, torch.empty_like(param, device="meta"))
     try:
         torch.utils.swap_tensors(param, empty)
@@ -43,23 +43,23 @@ def _made_meta(param: nn.Parameter) -> nn.Parameter:
 
 
 def _like(param: nn.Parameter, data: torch.Tensor) -> nn.Parameter:
-    """A parameter of the same class, with the same attributes of Python, around other data."""
+    """A parameter of the same class, with the same Python attributes, around other data."""
     made: nn.Parameter = torch.Tensor._make_subclass(type(param), data.detach(), param.requires_grad)
     made.__dict__.update(param.__dict__)
     return made
 
 
 def unbacked(shape: Any, dtype: torch.dtype, device: Any) -> torch.Tensor:
-    """A contiguous tensor that has no memory, and must not be read."""
+    """A contiguous tensor without memory, which must not be read."""
     tensor = torch.empty(shape, dtype=dtype, device=device)
     tensor.untyped_storage().resize_(0)
     return tensor
 
 
 def exchange(name: str, param: nn.Parameter, data: torch.Tensor) -> nn.Parameter:
-    """Gives `param` other data, also of another dtype or device, and returns a parameter with what it had.
+    """Replaces the data of `param`, also with another dtype or device, and returns a parameter with the former data.
 
-    Who holds `param` sees the new data. Errors: UsageError where LibTorch still has a use for the old ones.
+    Other references to `param` see the new data. Errors: UsageError if LibTorch still uses the old data.
     """
     other = _like(param, data)
     try:

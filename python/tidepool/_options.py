@@ -1,4 +1,4 @@
-"""Options of a job, checked as far as they can be without a model, and the settings that the op library is given."""
+"""Options of a job, checked as far as possible without a model, and the settings for the op library."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What :func:`tidepool.wrap` was told; see there."""
+    """The options of :func:`tidepool.wrap`; see there."""
 
     job: str = ""
     dtype: DTypeLike = None
@@ -103,7 +103,7 @@ def make(given: Mapping[str, Any], base: Optional[Options] = None) -> Options:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """The update rule of a job: what cannot change once it has begun."""
+    """The update rule of a job: fixed once it has begun."""
 
     name: str
     states: str = "fp32"
@@ -113,7 +113,7 @@ class Rule:
 
 
 def settings(options: Options, dtype: torch.dtype, rule: Rule, place: Tuple[str, bool]) -> str:
-    """The JSON object that a native job is made of. `place`: socket directory and whether the server is a private one."""
+    """The JSON object from which a native job is made. `place`: socket directory, and whether the server is private."""
     socket_dir, standalone = place
     keys: Dict[str, Any] = {
         "job": options.job,
@@ -140,7 +140,7 @@ def settings(options: Options, dtype: torch.dtype, rule: Rule, place: Tuple[str,
 
 
 def size_text(count: int) -> str:
-    """Bytes for people: "1.5 GiB"."""
+    """Formats bytes: "1.5 GiB"."""
     value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 1024 and len(units) > 1:
         value /= 1024
@@ -149,6 +149,6 @@ def size_text(count: int) -> str:
 
 
 def table(rows: List[Tuple[str, str]]) -> str:
-    """Two columns of text."""
+    """Formats two columns of text."""
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"{label:<{width}}  {value}" for label, value in rows)

@@ -1,8 +1,8 @@
-"""A profile of one training step, before any weight is needed: the model's own code, forward and backward, on tensors without values.
+"""Profiles one training step before any weight is needed: runs the model's own code, forward and backward, on tensors without values.
 
-A copy of the model runs on FakeTensors, which have shapes and no memory, while the op library watches operators, gradients and bytes, as
-it does for the built-in GPT. The model itself, its buffers and the states of random generators stay as they are; its forward hooks are
-copied with it, and run once more.
+A copy of the model runs on FakeTensors, which have shapes but no memory, while the op library records operators, gradients and bytes, as
+for the built-in GPT. The model itself, its buffers and the states of random generators stay unchanged; its forward hooks are copied with
+it, and run once more.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ log = logging.getLogger("tidepool")
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """What a step of one micro-batch does. Parameters are numbered as the members that were profiled."""
+    """Results for a step of one micro-batch. Parameters are numbered like the profiled members."""
 
     native: Any  # for the native job's foresee
     order: Tuple[int, ...]  # of first use
-    again: Tuple[int, ...]  # that are used behind their gradients
-    activation_bytes: int  # at the peak, beside parameters and inputs
+    again: Tuple[int, ...]  # used after their gradients
+    activation_bytes: int  # peak, without parameters and inputs
     input_bytes: int
-    own_inputs: bool  # False: the inputs are a stand-in of transformers, whose size says nothing
+    own_inputs: bool  # False: the inputs are transformers' dummies, whose size is meaningless
 
 
 @dataclasses.dataclass(frozen=True)
 class Inputs:
-    """What forward is called with."""
+    """The arguments of forward."""
 
     positional: Tuple[Any, ...]
     named: Dict[str, Any]
@@ -51,7 +51,7 @@ class Inputs:
 
 
 def inputs_of(model: nn.Module, example: Any) -> Optional[Inputs]:
-    """`example`, or the dummy_inputs of a model of transformers; None: there are none. Errors: UsageError."""
+    """`example`, or the dummy_inputs of a model of transformers; None if there are none. Errors: UsageError."""
     if isinstance(example, Mapping):
         return Inputs((), {str(name): value for name, value in example.items()})
     if isinstance(example, (tuple, list)):
@@ -75,17 +75,17 @@ def inputs_of(model: nn.Module, example: Any) -> Optional[Inputs]:
 def profile(
     model: nn.Module, inputs: Optional[Inputs], members: Sequence[_check.Member], dtypes: Mapping[int, torch.dtype], checkpointing: Optional[bool] = None
 ) -> Optional[Profile]:
-    """What a training step on these inputs does, or None, and then a log line says why: the operator that cannot run without values.
+    """Profiles a training step on these inputs; None, with a log line, if an operator cannot run without values.
 
-    `members`: the job's parameters, in the order in which the job has them; `dtypes`: theirs there, by id. `checkpointing`: of transformers' models,
-    switched on or off for the profile; None: as the model is.
+    `members`: the job's parameters, in its order; `dtypes`: their dtypes in the job, by id. `checkpointing`: switches that of transformers'
+    models on or off for the profile; None: as the model is.
     """
     if inputs is None:
         return None
     operators = _Operators()
     try:
         found = _run(model, inputs, members, dtypes, operators, checkpointing)
-    except Exception as error:  # whatever the model's code says of tensors without values
+    except Exception as error:  # any error of the model's code on tensors without values
         level = logging.WARNING if inputs.own else logging.INFO
         first = next(iter(str(error).splitlines()), "")
         log.log(
@@ -103,7 +103,7 @@ def profile(
 
 
 def can_checkpoint(model: nn.Module) -> bool:
-    """Whether the profile may switch gradient checkpointing on and off: models of transformers that support it."""
+    """Whether the profile may switch gradient checkpointing: models of transformers that support it."""
     return bool(getattr(model, "supports_gradient_checkpointing", False)) and hasattr(model, "gradient_checkpointing_enable")
 
 
@@ -134,7 +134,7 @@ def _run(
 
 
 class _Operators(TorchDispatchMode):
-    """Tells the recorder where operators end, and remembers in which one an exception arose."""
+    """Tells the recorder when operators end, and records the operator in which an exception occurred."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class _Operators(TorchDispatchMode):
         self.native: Any = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # Torch knows the shapes of this one for bf16 alone.
+        # torch infers this one's shapes only for bf16.
         is_other = func is torch.ops.aten._grouped_mm.default and args[0].dtype is not torch.bfloat16
         try:
             result = (_grouped_product if is_other else func)(*args, **(kwargs or {}))
@@ -154,7 +154,7 @@ class _Operators(TorchDispatchMode):
 
 
 def _grouped_product(left: torch.Tensor, right: torch.Tensor, offs: Optional[torch.Tensor] = None, *_: Any, **__: Any) -> torch.Tensor:
-    """A matrix product a group of rows, as experts have them: its shape."""
+    """A matrix product per group of rows, as in experts: its shape."""
     groups = [offs.numel()] if offs is not None and left.dim() == right.dim() == 2 else []
     if left.dim() == right.dim() == 3:
         groups = [left.size(0)]
@@ -163,17 +163,17 @@ def _grouped_product(left: torch.Tensor, right: torch.Tensor, offs: Optional[tor
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Whatever the model's code does within, generators of random numbers and autograd's settings are the same afterwards."""
+    """Restores random generators and autograd settings, whatever the model's code does within."""
     numpy = sys.modules.get("numpy")
     state, numpy_state = random.getstate(), numpy.random.get_state() if numpy is not None else None
     told = logging.getLogger("torch._subclasses.fake_tensor")
-    was_disabled, told.disabled = told.disabled, True  # it writes a traceback for each operator that fails
+    was_disabled, told.disabled = told.disabled, True  # it logs a traceback for each failing operator
     try:
         settings = contextlib.ExitStack()
         settings.enter_context(torch.random.fork_rng(devices=[]))
         settings.enter_context(torch.enable_grad())
         settings.enter_context(torch.autograd.set_multithreading_enabled(False))
-        # Compiled parts run as they were written: torch would mark their code, which the model shares, as one not to be compiled.
+        # Compiled parts run uncompiled: torch would otherwise mark their code, which the model shares, as not to be compiled.
         settings.enter_context(torch.compiler.set_stance("force_eager"))
         with settings:
             yield
@@ -185,7 +185,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _twin(model: nn.Module, mode: FakeTensorMode, dtypes: Mapping[int, torch.dtype]) -> Tuple[nn.Module, Dict[int, torch.Tensor]]:
-    """A copy of the model whose tensors have no values, and its parameters by the ids of the model's."""
+    """A copy of the model whose tensors have no values, and its parameters by the model's parameter ids."""
     stand_ins: Dict[int, Any] = {}
     for tensor in _tensors_of(model):
         if id(tensor) in stand_ins:
@@ -196,13 +196,13 @@ def _twin(model: nn.Module, mode: FakeTensorMode, dtypes: Mapping[int, torch.dty
             empty = nn.Parameter(empty, tensor.requires_grad)
             empty.__dict__.update(tensor.__dict__)
         stand_ins[id(tensor)] = empty
-    # A copy keeps what the memo has been told of an object, and the memo keeps the object.
+    # The memo maps objects to their copies, and keeps both alive.
     twin: nn.Module = copy.deepcopy(model, dict(stand_ins))
     return twin, stand_ins
 
 
 def _tensors_of(model: nn.Module) -> Iterator[torch.Tensor]:
-    """Parameters, buffers, and tensors that modules keep as plain attributes."""
+    """Parameters, buffers, and tensors stored as plain attributes of modules."""
     yield from model.parameters()
     yield from model.buffers()
     for module in model.modules():
@@ -211,8 +211,8 @@ def _tensors_of(model: nn.Module) -> Iterator[torch.Tensor]:
 
 def _set_mode(twin: nn.Module, checkpointing: Optional[bool]) -> None:
     if not twin.training:
-        twin.train()  # what is profiled is a step of training
-    for module in twin.modules():  # of a model whose weights are not there yet, which refuses a forward
+        twin.train()  # the profile is of a training step
+    for module in twin.modules():  # a model without weights refuses forward
         for key, hook in list(module._forward_pre_hooks.items()):
             if getattr(hook, "__module__", "") == "tidepool._hooks":
                 del module._forward_pre_hooks[key]
@@ -221,7 +221,7 @@ def _set_mode(twin: nn.Module, checkpointing: Optional[bool]) -> None:
 
 
 class _Faker:
-    """Makes a tensor of an example one without values. Whole numbers keep theirs beside it: models ask whether a mask is full."""
+    """Makes a tensor without values from an example's. Keeps values of integers beside it: models check whether a mask is full."""
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self._mode = mode
@@ -237,7 +237,7 @@ class _Faker:
 
 
 def _loss_of(output: Any) -> torch.Tensor:
-    """What backward begins at: the loss that a model of transformers returns, else the sum of its first result."""
+    """The start of backward: the loss that a model of transformers returns, else the sum of the first output."""
     for name in ("loss", "logits", "last_hidden_state"):
         value = output.get(name) if isinstance(output, Mapping) else getattr(output, name, None)
         if _has_graph(value):

@@ -1,4 +1,4 @@
-"""Progress of the start of a job: one line that changes, where stderr is a terminal; else what it came to, in the package's log."""
+"""Progress of a job's start: one changing line if stderr is a terminal; else a summary in the package's log."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ._options import size_text
 
 log = logging.getLogger("tidepool")
 
-_EVERY_SECONDS = 0.2  # so that a terminal costs nothing
+_EVERY_SECONDS = 0.2  # limits the cost of a terminal
 
 
 class Progress:
-    """Bytes that come, of a known number. Rank 0 alone shows them."""
+    """Progress in bytes, of a known total. Shown by rank 0 only."""
 
     def __init__(self, what: str, bytes_in_all: int, is_shown: bool, now: Callable[[], float] = time.monotonic) -> None:
         self._what, self._bytes_in_all, self._is_shown, self._now = what, bytes_in_all, is_shown, now
@@ -24,7 +24,7 @@ class Progress:
         self._on_terminal = is_shown and sys.stderr.isatty()
 
     def advance(self, bytes_more: int, shard: Tuple[int, int] = (0, 0)) -> None:
-        """`shard`: which file they come from, and how many there are; (0, 0): unknown."""
+        """`shard`: number of the source file, and number of files; (0, 0): unknown."""
         self._bytes += bytes_more
         if self._on_terminal and self._now() - self._shown_at >= _EVERY_SECONDS:
             self._shown_at = self._now()
@@ -33,7 +33,7 @@ class Progress:
             sys.stderr.flush()
 
     def end(self) -> None:
-        """All have come, or no more will."""
+        """All bytes have arrived, or no more will."""
         if self._on_terminal:
             sys.stderr.write("\r\033[K")
             sys.stderr.flush()
@@ -45,7 +45,7 @@ class Progress:
 
 
 def waits_for(what: str, is_shown: bool) -> None:
-    """Says what the start waits for: one line on a terminal, else in the log."""
+    """Reports what the start waits for: on a terminal as a line, else in the log."""
     if is_shown and sys.stderr.isatty():
         sys.stderr.write(f"tidepool: {what}\n")
         sys.stderr.flush()

@@ -1,6 +1,6 @@
-"""Files of safetensors: 8 bytes with the length of the header, the header in JSON, the data.
+"""Safetensors files: 8 bytes with the length of the header, the header in JSON, the data.
 
-Read by mapping, one tensor at a time; written as a stream of tensors, into a file that appears whole or not at all.
+Reads through a mapping, one tensor at a time; writes a stream of tensors into a file that appears atomically.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from .errors import FileError
 
-_MADV_POPULATE_READ = 22  # Linux 5.14; Python has no name for it
+_MADV_POPULATE_READ = 22  # Linux 5.14; not in Python's mmap
 _HEADER_BYTES_MAX = 100 << 20
 _DTYPES: Dict[str, torch.dtype] = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
@@ -47,30 +47,30 @@ class Reader:
             with open(path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 self.entries = _entries(path, file, size)
-                # A private mapping that may be written to, so that LibTorch takes it; nobody writes.
+                # A private writable mapping, so that LibTorch accepts it; nobody writes to it.
                 self._map: Optional[mmap.mmap] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except OSError as error:
             raise FileError(f"{path} cannot be read: {error.strerror}", where=path, id="FileUnreadable") from error
 
     def tensor(self, name: str) -> torch.Tensor:
-        """A tensor over the mapped file: nothing is copied."""
+        """A tensor over the mapped file, without a copy."""
         entry, mapped = self.entries[name], self._map
         assert mapped is not None
         count = _product(entry.shape)
         if count == 0:
             return torch.empty(entry.shape, dtype=entry.dtype)
-        self._advise(entry, _MADV_POPULATE_READ)  # one call, in place of a page fault for each few pages
+        self._advise(entry, _MADV_POPULATE_READ)  # one call instead of a page fault every few pages
         if entry.begin % entry.dtype.itemsize != 0:
             raw = torch.frombuffer(mapped, dtype=torch.uint8, count=entry.end - entry.begin, offset=entry.begin)
             return raw.clone().view(entry.dtype).reshape(entry.shape)
         return torch.frombuffer(mapped, dtype=entry.dtype, count=count, offset=entry.begin).reshape(entry.shape)
 
     def prefetch(self, name: str) -> None:
-        """Begins to read a tensor into the page cache."""
+        """Starts reading a tensor into the page cache."""
         self._advise(self.entries[name], mmap.MADV_WILLNEED)
 
     def forget(self, name: str) -> None:
-        """Gives back the pages of a tensor that has been used; it can be read again."""
+        """Releases the pages of a tensor that has been used; it can be read again."""
         self._advise(self.entries[name], mmap.MADV_DONTNEED)
 
     def _advise(self, entry: Entry, advice: int) -> None:
@@ -118,7 +118,7 @@ def _product(shape: Sequence[int]) -> int:
 
 
 class Directory:
-    """All files of a saved model, by the names of its tensors. Errors: FileError."""
+    """All files of a saved model, by tensor name. Errors: FileError."""
 
     def __init__(self, folder: str) -> None:
         self.readers = [Reader(path) for path in _files(folder)]
@@ -137,7 +137,7 @@ class Directory:
         return self._reader_of[name].tensor(name)
 
     def place(self, name: str) -> Tuple[int, int]:
-        """The file that a tensor lies in, from 1, and the number of files."""
+        """The number of a tensor's file, from 1, and the number of files."""
         return self.readers.index(self._reader_of[name]) + 1, len(self.readers)
 
     def prefetch(self, name: str) -> None:
@@ -148,7 +148,7 @@ class Directory:
 
 
 def _files(folder: str) -> List[str]:
-    """The safetensors files of a directory, or the one file that is named; none where there are none."""
+    """The safetensors files of a directory, or the single file at that path; empty if there are none."""
     if os.path.isfile(folder):
         return [folder]
     index = os.path.join(folder, "model.safetensors.index.json")
@@ -164,9 +164,9 @@ def _files(folder: str) -> List[str]:
 
 
 def write(path: str, about: Mapping[str, Tuple[torch.dtype, Tuple[int, ...]]], tensors: Iterable[torch.Tensor]) -> None:
-    """Writes tensors of these dtypes and shapes, in this order, each when it comes.
+    """Writes tensors with these dtypes and shapes, in this order, as they arrive.
 
-    The file has another name until it is complete and on the drive. Errors: FileError; then the tensors that are left are not asked for.
+    The file has a temporary name until it is complete and on the drive. Errors: FileError; the remaining tensors are then not requested.
     """
     header, total = _header(about)
     temporary = f"{path}.{os.getpid()}.new"

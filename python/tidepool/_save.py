@@ -1,4 +1,4 @@
-"""Saving a model as a directory that transformers, or anybody who reads safetensors, can load."""
+"""Saves a model as a directory that transformers, and readers of safetensors, can load."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .errors import FileError
 
 
 def save_pretrained(model: nn.Module, directory: Union[str, "os.PathLike[str]"]) -> None:
-    """Writes ``model.safetensors``, each parameter in its dtype in the job, and the model's configuration where it has one.
+    """Writes ``model.safetensors``, each parameter in its dtype in the job, and the model's configuration, if it has one.
 
-    Collective: all ranks call it, and rank 0 writes. One parameter after the other is gathered and written, so that no process holds
-    the model. A former file is replaced when the new one is complete and on the drive. Parameters that are tied are written once, under
-    the name that comes first in ``model.named_parameters()``; frozen parameters and persistent buffers are written too.
+    Collective: all ranks call it, and rank 0 writes. Parameters are gathered and written one by one, so that no process holds the model. An
+    existing file is replaced when the new one is complete and on the drive. Tied parameters are written once, under the name that comes
+    first in ``model.named_parameters()``; frozen parameters and persistent buffers are written too.
 
-    Errors: FileError (no room, no right; rank 0 alone), UsageError (the model has no weights yet), those of a job.
+    Errors: FileError (no space, no permission; on rank 0 only), UsageError (the model has no weights yet), those of a job.
     """
     handle = _handle.of_model(model)
     tensors = _saved(model)
@@ -36,13 +36,13 @@ def save_pretrained(model: nn.Module, directory: Union[str, "os.PathLike[str]"])
 
 
 def _drain(values: Iterator[torch.Tensor]) -> None:
-    """A rank that writes nothing, or no further, takes part in what is left to gather."""
+    """Takes part in the remaining gathers, on ranks that write nothing or have stopped writing."""
     for _ in values:
         pass
 
 
 def _saved(model: nn.Module) -> Dict[str, torch.Tensor]:
-    """What is saved, by name: each tensor once."""
+    """The tensors to save, by name, each once."""
     left_out = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     saved: Dict[str, torch.Tensor] = {}
     seen: Set[int] = set()
@@ -68,7 +68,7 @@ def _write(model: nn.Module, directory: str, tensors: Dict[str, torch.Tensor], v
 
 
 def _main_dtype(model: nn.Module) -> torch.dtype:
-    """The floating type of most weights: beside it a model may keep some in fp32, and have quantised ones."""
+    """The floating type of most weights: a model may also have some in fp32, and quantised ones."""
     counts: Dict[torch.dtype, int] = {}
     for parameter in model.parameters():
         if parameter.is_floating_point():

@@ -1,4 +1,4 @@
-"""Which memserver a job goes to: the one that was named, one that runs at the default place, or a private one."""
+"""Chooses a job's memserver: the named one, a running one in the default directory, or a private one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SYSTEM_DIR = "/run/tidepool"
 
 
 def default_socket_dir() -> str:
-    """Where clients look for a memserver: as shm::DefaultClientDir of the C++ side."""
+    """The default socket directory, like shm::DefaultClientDir in C++."""
     named = os.environ.get("TIDEPOOL_SOCKET_DIR", "")
     if named:
         return named
@@ -21,7 +21,7 @@ def default_socket_dir() -> str:
 
 
 def choose(options: Options) -> Tuple[str, bool]:
-    """The socket directory ("": the default place) and whether the server is a private one."""
+    """The socket directory ("": the default) and whether the server is private."""
     if options.server is not None:
         return str(options.server), False
     if options.standalone is not None:
@@ -45,7 +45,7 @@ def _serves_in(directory: str) -> bool:
 
 
 def _accepts(directory: str) -> bool:
-    """Whether somebody accepts connections there; a server that refuses this user counts, for its refusal says more."""
+    """Whether a server accepts connections there; one that refuses this user counts, because its refusal says more."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
         peer.settimeout(5)
         try:

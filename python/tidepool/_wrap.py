@@ -1,4 +1,4 @@
-"""wrap: the entry for any module."""
+"""wrap: the entry point for any module."""
 
 from __future__ import annotations
 
@@ -38,46 +38,46 @@ def wrap(
     keep_fp32: Sequence[str] = (),
     weights: Union[None, str, "os.PathLike[str]", Weights] = None,
 ) -> Module:
-    """Registers a model for training through memserver, and returns it; its parameters and its code stay as they are.
+    """Registers a model for training through memserver, and returns it; its parameters and its code stay unchanged.
 
-    The job begins when a :mod:`tidepool.optim` optimizer is made of ``model.parameters()``: the weights then move to the server, and
-    are brought for operators alone. Parameters with ``requires_grad=False`` at that moment are frozen: the server holds them once for
-    all jobs of this user that have the same ones, quantised ones too.
-    Ranks begin with the weights that each of them has: give all the same ones (the same seed, the same files).
+    The job begins when a :mod:`tidepool.optim` optimizer is made from ``model.parameters()``: the weights then move to the server, and are
+    fetched only for operators. Parameters with ``requires_grad=False`` at that moment are frozen: the server holds them once for all of
+    this user's jobs with the same ones, quantised ones included. Each rank starts with its own copy of the weights, so give all ranks the
+    same ones (the same seed, the same files).
 
     Args:
-        model: a module with dense parameters on one device, fp32 or bf16 where they are trained, wrapped by nothing else.
-        job: name of the job at a shared server, up to 63 letters, digits, ``.``, ``_`` and ``-``; "": from the launcher, or made up,
-            and then no later process can go on with it.
-        dtype: of weights and gradients: "fp32" or "bf16" converts all parameters of 16 bits or more; None: each keeps its own. The
-            server has fp32 master weights beside bf16 ones, which keep the precision of the parameters that you hand over.
-        rcache: memory on this rank's device for weights that operators use: a share of the parameters that are not resident,
-            such as "25%", or a size, such as "2GiB" (bytes for an int); "auto": with an ``example``, as little as costs nothing that is
-            noticed (on a GPU what fits beside activations), else and with several ranks a quarter; at least 64 MiB and four chunks.
-        chunk_size: what moves at once: "auto", or a size.
+        model: a module with dense parameters on one device, fp32 or bf16 if they are trained, and without another wrapper.
+        job: name of the job at a shared server, up to 63 letters, digits, ``.``, ``_`` and ``-``; "": from the launcher, or generated;
+            a generated name cannot be resumed.
+        dtype: of weights and gradients: "fp32" or "bf16" converts all parameters of 16 bits or more; None: each keeps its own. For bf16
+            weights the server has fp32 master weights, which keep the precision of the given parameters.
+        rcache: memory on this rank's device for weights used by operators: a share of the parameters that are not resident, such as
+            "25%", or a size, such as "2GiB" (an int is bytes); "auto": with an ``example``, the least without noticeable loss (on a GPU
+            what fits beside activations); otherwise, and with several ranks, a quarter; at least 64 MiB and four chunks.
+        chunk_size: size of the unit of transfer: "auto", or a size.
         device: "cpu", "cuda" (the local rank's) or "cuda:N".
-        resume: "auto" goes on with a job of that name which the server holds; "never" refuses to touch it.
-        or_new: with resume: begin anew where the server has lost the states of that job.
-        server: socket directory of a memserver that runs; None: see standalone.
-        standalone: True: a private server, which ends with this process; False: a shared one; None: the shared one at the default
-            place if somebody accepts connections there, else a private one.
-        pool: size of a private server's pool; "": as small as the job allows.
-        gradient_accumulation_steps: calls of backward in one step, at most. Gradients add up, as in torch: divide the loss.
-        seed: of stochastic rounding (states "split-bf16", "split-8bit") and of what the rCache does in the first step.
-        server_timeout: how long to wait for a server that has ended and is started again, such as "120s".
-        queue_timeout: how long to wait in the server's queue for room.
+        resume: "auto" continues a job of that name at the server; "never" refuses to touch it.
+        or_new: with resume: start over if the server has lost that job's states.
+        server: socket directory of a running memserver; None: see standalone.
+        standalone: True: a private server, which ends with this process; False: a shared one; None: the shared one in the default
+            directory if it accepts connections, else a private one.
+        pool: pool size of a private server; "": as small as the job allows.
+        gradient_accumulation_steps: maximum of backward calls per step. Gradients are summed, as in torch: divide the loss.
+        seed: for stochastic rounding (states "split-bf16", "split-8bit") and the first step's evictions in the rCache.
+        server_timeout: how long to wait for a server that has ended and is restarted, such as "120s".
+        queue_timeout: how long to wait for room in the server's queue.
         rejoin_timeout: with resume: how long to wait for ranks that have died.
-        multi_use: names of parameters that the forward uses at several places. Those with several names are found by themselves, and
-            with an ``example`` all others too; this is for modules that run twice under reentrant checkpointing.
-        example: what the model is called with in training, as a mapping of keyword arguments, a tuple, or one tensor; values do not
-            matter, sizes do. When the job begins, a copy of the model without memory runs once on it, forward and backward: parameters
-            are packed in the order of their first use, and the first step already fetches ahead. None: models of transformers are
-            run on their ``dummy_inputs``, whose sizes are not looked at; others are packed in the order of registration.
-        keep_fp32: names of parameters that are fp32 in any case, or parts of names, with * for any text. With dtype="bf16" those that
-            a model of transformers names in ``_keep_in_fp32_modules_strict`` are too.
-        weights: values of parameters that are on the meta device (see :func:`tidepool.init`): a directory or file of safetensors,
-            or a function from a parameter's name to a tensor of its shape in host memory, called once for each.
-    Errors: UsageError, which names the parameter or the option that is wrong; FileError.
+        multi_use: names of parameters that forward uses more than once. Those with several names are found automatically, and with an
+            ``example`` all others too; needed for modules that run twice under reentrant checkpointing.
+        example: arguments of the model in training, as a mapping of keyword arguments, a tuple, or one tensor; only sizes matter. When
+            the job begins, a copy of the model without memory runs once on it, forward and backward: parameters are packed in order of
+            first use, and the first step already prefetches. None: models of transformers run on their ``dummy_inputs``, whose sizes
+            are ignored; others are packed in order of registration.
+        keep_fp32: names of parameters that stay fp32, or parts of names, with * for any text. With dtype="bf16" they include those in
+            ``_keep_in_fp32_modules_strict`` of a model of transformers.
+        weights: values of parameters on the meta device (see :func:`tidepool.init`): a directory or file of safetensors, or a function
+            from a parameter's name to a tensor of its shape in host memory, called once per parameter.
+    Errors: UsageError, naming the wrong parameter or option; FileError.
     """
     options = _options.Options(
         job=job,

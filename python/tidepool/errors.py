@@ -1,6 +1,6 @@
-"""Errors of the package: one family, each with what happened, where, why, and what to do.
+"""Errors of the package: one hierarchy; each error has a message, a location, a cause and a remedy.
 
-``docs/errors.md`` lists the numbers and names; programs branch on the class or on ``id``, never on the text.
+``docs/errors.md`` lists numbers and names; programs should branch on the class or on ``id``, never on the text.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = [
 
 
 class TidepoolError(RuntimeError):
-    """What every error of the package is.
+    """Base class of the package's errors.
 
     Attributes:
-        what: one sentence with the numbers that matter.
+        what: one sentence with the relevant numbers.
         where: a parameter, option, rank or file; may be empty.
-        why: the cause, where it is known; may be empty.
-        fix: what to do; may be empty.
+        why: the cause, if known; may be empty.
+        fix: the remedy; may be empty.
         id: the name in ``docs/errors.md``, such as ``"RcacheTooSmall"``.
     """
 
@@ -47,7 +47,7 @@ class TidepoolError(RuntimeError):
 
 
 class UsageError(TidepoolError, ValueError):
-    """An argument, a model or the order of calls is wrong; nothing was changed."""
+    """An argument, a model or the order of calls is wrong; nothing has changed."""
 
     def __init__(self, what: str, *, where: str = "", why: str = "", fix: str = "", id: str = "UsageError") -> None:
         super().__init__(what, where=where, why=why, fix=fix, id=id)
@@ -62,11 +62,11 @@ class MemoryTooSmall(TidepoolError):
 
 
 class JobExists(TidepoolError):
-    """A job of this name is there, and is another one, or its ranks are attached."""
+    """A job of this name exists with another specification, or its ranks are attached."""
 
 
 class JobLost(TidepoolError):
-    """The states of the job are gone: it can be begun anew, and not continued."""
+    """The states of the job are gone: it can be started over, but not continued."""
 
 
 class RankLost(TidepoolError):
@@ -96,7 +96,7 @@ _CLASSES: Dict[Type[TidepoolError], str] = {
 }
 _CLASS_OF: Dict[str, Type[TidepoolError]] = {name: kind for kind, names in _CLASSES.items() for name in names.split()}
 
-# The numbers in the text of an error, where there is no object to ask for its name.
+# Numbers in the text of an error, used if there is no object to ask for its name.
 _NUMBERS: Dict[str, str] = {
     "1001": "UsageError", "1104": "ConfigBadValue", "2001": "HostMemoryShort", "2002": "MemoryMapFailed", "2101": "PoolFull",
     "2102": "RcacheRefused", "2104": "QuotaExceeded", "2301": "CudaUnavailable", "2302": "CudaFailed", "2303": "DeviceMemoryShort",
@@ -109,7 +109,7 @@ _TEXT = re.compile(r"error\[TP(\d+)\]: (.*?)(?:\n   where: (.*?))?(?:\n   why:  
 
 
 def call(job: Any, name: str, *arguments: Any) -> Any:
-    """Calls a method of a native job. Raises TidepoolError for what it reports."""
+    """Calls a method of a native job. Raises TidepoolError for its errors."""
     try:
         return getattr(job, name)(*arguments)
     except RuntimeError as error:
@@ -117,12 +117,12 @@ def call(job: Any, name: str, *arguments: Any) -> Any:
 
 
 def from_native(error: RuntimeError, job: Any = None) -> RuntimeError:
-    """The exception for an error of the op library; `error` itself where it is not one of Tidepool's."""
+    """The exception for an error of the op library; `error` itself if it is not one of Tidepool's."""
     text = str(error)
     parts = _reported(job, text) or _parsed(text)
     if parts is None:
         return error
-    # The programs' flags, as Python calls them: "--chunk-size" is chunk_size.
+    # Flags of the programs under their Python names: "--chunk-size" is chunk_size.
     texts = [_FLAG.sub(lambda flag: flag.group(1).replace("-", "_"), parts[part]) for part in ("what", "where", "why", "fix")]
     return _again(_CLASS_OF.get(parts["id"], TidepoolError), *texts, parts["id"])
 
@@ -132,7 +132,7 @@ def _again(kind: Type[TidepoolError], what: str, where: str, why: str, fix: str,
 
 
 def _reported(job: Any, text: str) -> Optional[Dict[str, str]]:
-    """What the job says of its last error, where that is the one with this text."""
+    """The job's last error, if it has this text."""
     if job is None:
         return None
     parts: Dict[str, str] = json.loads(job.last_error())
@@ -140,7 +140,7 @@ def _reported(job: Any, text: str) -> Optional[Dict[str, str]]:
 
 
 def _parsed(text: str) -> Optional[Dict[str, str]]:
-    match = _TEXT.search(text.split("\nException raised from ")[0])  # behind it LibTorch's own stack
+    match = _TEXT.search(text.split("\nException raised from ")[0])  # LibTorch's own stack follows
     if match is None:
         return None
     number, what, where, why, fix = (part or "" for part in match.groups())

@@ -1,6 +1,6 @@
 """Starts a training script with several ranks on this machine: python -m tidepool.launch -n 2 train.py ...
 
-A thin front of torch.distributed.run (torchrun), which serves as well.
+A thin wrapper around torch.distributed.run (torchrun), which can be used instead.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _words(options: argparse.Namespace) -> List[str]:
 
 def main(words: Optional[Sequence[str]] = None) -> None:
     options = _parse(words)
-    # Else each rank would compute with as many threads as there are processors, or torchrun would give it one.
+    # Otherwise each rank would use as many threads as there are processors, or torchrun would set one.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // options.ranks)))
     from torch.distributed.run import main as run
 

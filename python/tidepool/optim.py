@@ -1,11 +1,11 @@
-"""Optimizers whose work memserver does: AdamW, Adam, SGD, Adagrad and Lion, as torch.optim defines them.
+"""Optimizers that run at memserver: AdamW, Adam, SGD, Adagrad and Lion, as defined in torch.optim.
 
-Making one begins the job of the wrapped model that its parameters belong to, or goes on with it. The groups' options are live: each
-step takes the learning rate, weight decay, betas, eps, momentum and so on that the groups have then. Fixed from the beginning on are the
-rule, the groups themselves, nesterov, and whether there is a momentum at all.
+Making one begins, or continues, the job of the wrapped model to which its parameters belong. The groups' options are live: each step uses
+the present learning rate, weight decay, betas, eps, momentum and so on. Fixed from the start are the rule, the groups themselves, nesterov,
+and whether there is a momentum.
 
-The rank's gradients are averaged over the ranks, as DistributedDataParallel does, and summed over the micro-batches of a step. A
-parameter that no backward of the step has reached, on any rank, is left alone, as torch leaves one whose grad is None.
+Gradients are averaged over the ranks, as in DistributedDataParallel, and summed over the micro-batches of a step. A parameter that no
+backward of the step has reached, on any rank, stays unchanged, as in torch if its grad is None.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[
 
 
 class ServerOptimizer(torch.optim.Optimizer):
-    """What the optimizers share. Main thread; ``step`` is collective: all ranks call it.
+    """Common part of the optimizers. Main thread; ``step`` is collective: all ranks call it.
 
     Attributes:
         last_grad_norm: L2 norm of the last step's gradient over all parameters, before clipping; NaN before the first step.
-        skipped: whether the last step changed nothing, because a gradient was not finite.
+        skipped: whether the last step changed nothing because a gradient was not finite.
     """
 
     _rule: ClassVar[str]
-    _fixed: ClassVar[Tuple[str, ...]] = ()  # options of the whole job: the same in all groups, and at all times
+    _fixed: ClassVar[Tuple[str, ...]] = ()  # options of the whole job: equal in all groups, at all times
 
     last_grad_norm: float
     skipped: bool
@@ -56,18 +56,18 @@ class ServerOptimizer(torch.optim.Optimizer):
 
     @staticmethod
     def _numbers(group: Mapping[str, Any]) -> Dict[str, Any]:
-        """The rule's numbers in the names of the op library."""
+        """The rule's numbers under the op library's names."""
         raise NotImplementedError
 
     @staticmethod
     def _live(group: Mapping[str, Any]) -> Tuple[float, float, float]:
-        """What the rule has as beta1, beta2 and eps in a step (GroupNumbers in base/formats/optimizer.h)."""
+        """The rule's values for beta1, beta2 and eps in a step (GroupNumbers in base/formats/optimizer.h)."""
         raise NotImplementedError
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Ends the step: hands it to the server and waits until it is sealed.
+        """Ends the step: submits it to the server and waits until it is sealed.
 
-        Errors: UsageError (a closure, an option that cannot be what it is now, no backward since the last step), RankLost,
+        Errors: UsageError (a closure, an option that must not change, no backward since the last step), RankLost,
         ServerError, MemoryTooSmall (the rCache), NotFinite.
         """
         if closure is not None:
@@ -79,11 +79,11 @@ class ServerOptimizer(torch.optim.Optimizer):
         self.last_grad_norm, self.skipped, _ = self._job().call("step", self._step_numbers())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Does nothing: a gradient is given up when the server has it."""
+        """Does nothing: gradients are freed when the server has them."""
 
     @property
     def sealed_steps(self) -> int:
-        """Steps that the job has taken, also before this process began."""
+        """Number of the job's steps, including those before this process."""
         return int(self._job().call("version"))
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
@@ -92,13 +92,13 @@ class ServerOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
 
     def state_dict(self) -> Dict[str, Any]:
-        """Options of the groups and the number of sealed steps. Moments stay at the server, which keeps them with the job."""
+        """The groups' options and the number of sealed steps. The server keeps the moments with the job."""
         state = super().state_dict()
         state["tidepool"] = {"rule": self._rule, "sealed_steps": self.sealed_steps}
         return state
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Sets the groups' options again. Errors: UsageError (another rule, other groups, a job at another step)."""
+        """Restores the groups' options. Errors: UsageError (another rule, other groups, a job at another step)."""
         about, groups = state_dict.get("tidepool"), state_dict.get("param_groups")
         if not isinstance(about, Mapping) or about.get("rule") != self._rule or not isinstance(groups, list):
             raise UsageError(f"this is no state of a tidepool.optim.{type(self).__name__}", where="load_state_dict")
@@ -132,7 +132,7 @@ class ServerOptimizer(torch.optim.Optimizer):
             )
 
     def _step_numbers(self) -> List[List[float]]:
-        """By group: learning rate, weight decay, and what the rule has as beta1, beta2 and eps. Errors: UsageError."""
+        """By group: learning rate, weight decay, and the rule's beta1, beta2 and eps. Errors: UsageError."""
         numbers = []
         for index, group in enumerate(self.param_groups):
             self._check_fixed(index, group)
@@ -150,12 +150,12 @@ class AdamW(ServerOptimizer):
             ``weight_decay`` of their own.
         lr: learning rate.
         betas: decay of the first and of the second moment, in [0, 1).
-        eps: what is added to the root of the second moment.
+        eps: added to the root of the second moment.
         weight_decay: decoupled weight decay.
         max_grad_norm: largest L2 norm of the whole gradient, as torch.nn.utils.clip_grad_norm_; 0: no clipping.
-        states: how master weights and moments are kept at the server: "fp32"; in bf16 jobs also "split", "split-bf16", "split-8bit".
-    Errors: UsageError (the parameters are not those of a wrapped model, or a number is out of range), and all that can go wrong while
-    a job begins: MemoryTooSmall, JobExists, JobLost, ServerError, RankLost.
+        states: form of master weights and moments at the server: "fp32"; in bf16 jobs also "split", "split-bf16", "split-8bit".
+    Errors: UsageError (the parameters are not those of a wrapped model, or a number is out of range), and those of a job's start:
+    MemoryTooSmall, JobExists, JobLost, ServerError, RankLost.
     """
 
     _rule = "adamw"
@@ -315,7 +315,7 @@ def _check_number(name: str, value: float) -> None:
 
 
 def _learning_rate_factors(groups: List[Dict[str, Any]]) -> List[float]:
-    """Each group's rate as a multiple of the largest one, which is exactly 1; all 1 where a warm-up begins with zero."""
+    """Each group's rate as a multiple of the largest, which is exactly 1; all 1 if a warm-up starts at zero."""
     rates = [float(group["lr"]) for group in groups]
     for rate in rates:
         _check_number("lr", rate)
@@ -326,7 +326,7 @@ def _learning_rate_factors(groups: List[Dict[str, Any]]) -> List[float]:
 
 
 def _groups_of(handle: _handle.Handle, groups: List[Dict[str, Any]]) -> Dict[int, int]:
-    """Group by the id of a trained parameter. Errors: UsageError where the groups are not exactly the model's trained parameters."""
+    """Group by id of a trained parameter. Errors: UsageError if the groups are not exactly the model's trained parameters."""
     group_of = {id(parameter): index for index, group in enumerate(groups) for parameter in group["params"] if parameter.requires_grad}
     count = sum(parameter.requires_grad for group in groups for parameter in group["params"])
     if count != len(group_of):
