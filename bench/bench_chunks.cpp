@@ -1,8 +1,8 @@
-// bench_chunks: what a step costs the server when the same bytes lie in ten times as many chunks.
+// bench_chunks: the server's cost of a step when the same bytes are in ten times as many chunks.
 //
 // Two servers, one job each; steps alternate. Counts the CPU time of the server's threads, with
-// requests, copies, scan and update. Beside it stands the part that nobody can spare: the same
-// kernels over as many pieces without a server, and the smallest possible request.
+// requests, copies, scan and update. Compared with the unavoidable part: the same kernels over as
+// many pieces without a server, and the smallest possible request.
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -24,12 +24,12 @@ constexpr const char* kHelp =
     "against a tenth of the chunks with ten\n"
     "times the elements. Needs about 43 bytes an element, 16 GiB.\n";
 constexpr uint32_t kFold = 10;
-// One chunk in so many, by kernels alone: the servers need the memory.
+// The kernels alone use this fraction of the chunks: the servers need the memory.
 constexpr uint32_t kKernelShare = 10;
 constexpr double kRequestsOfAChunk = 2;
 constexpr uint64_t kSmallestElements = 16;
 
-// A server, its job, and what its last step cost.
+// A server, its job, and the cost of its last step.
 class Side {
  public:
   explicit Side(const JobShape& shape)
@@ -45,7 +45,7 @@ class Side {
     loop_seconds_ = server_.CpuSeconds(kLoopThread) - loop_before;
     return server_.CpuSeconds() - before;
   }
-  // CPU seconds of the serve loop alone in the last step.
+  // CPU seconds of only the serve loop in the last step.
   double loop_seconds() const { return loop_seconds_; }
   // CPU time for the smallest request to each chunk.
   double SmallestSeconds() {
@@ -62,8 +62,8 @@ class Side {
 };
 
 struct Times {
-  std::vector<double> many, few, loop, smallest;  // CPU seconds of the servers, by round
-  std::vector<double> many_kernels, few_kernels;  // by the kernels alone, for all chunks
+  std::vector<double> many, few, loop, smallest;  // the servers' CPU seconds, by round
+  std::vector<double> many_kernels, few_kernels;  // of the kernels alone, for all chunks
 };
 
 std::vector<double> Ratios(const std::vector<double>& over, const std::vector<double>& under) {
@@ -92,8 +92,8 @@ void AddRows(const Times& times, uint64_t chunks, RowPrinter* printer) {
 
   add("server time of a step of " + many_text + " chunks", Median(times.many), few_text,
       Ratios(times.few, times.many), 1 / 1.1);
-  // The least that the step can cost: the kernels' time for as many pieces, and two of the smallest
-  // requests for each chunk. And the cost of the few chunks, plus the same difference.
+  // The least cost of the step: the kernels' time for as many pieces, plus two of the smallest
+  // requests per chunk. And the cost of the few chunks, plus the same difference.
   std::vector<double> least, bound;
   for (size_t i = 0; i < times.many.size(); ++i) {
     const double request = kRequestsOfAChunk * times.smallest[i];  // for all chunks

@@ -1,6 +1,6 @@
-// bench_crowd: what a thousand attached ranks that do nothing cost: the time to attach one more,
-// memory of the server, and how long it takes until all is back when their process is killed;
-// alone, and beside 64 jobs that train in processes of their own, which die with it.
+// bench_crowd: the cost of a thousand attached, idle ranks: the time to attach one more, the
+// server's memory, and the time until everything is released after their process is killed; alone,
+// and beside 64 jobs that train in other processes, which die with it.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -31,7 +31,7 @@ constexpr const char* kHelp =
     "and\n"
     "the time until all is back when that process is killed; then the same beside N trainers "
     "(default 64), which are killed with it.\n";
-constexpr uint32_t kRanks = 50;  // of a job
+constexpr uint32_t kRanks = 50;  // per job
 constexpr int64_t kLimitNs = 60 * kNsPerSecond;
 
 JobShape IdleJob(uint64_t number) {
@@ -56,7 +56,7 @@ uint64_t ResidentBytes(pid_t pid) {
   Die("the memory of process " + std::to_string(pid) + " is not told");
 }
 
-// In a child: attaches all ranks, writes the seconds of each, and waits to be killed.
+// In a child: attaches all ranks, writes each one's seconds, and waits to be killed.
 [[noreturn]] void SitThere(const std::string& socket_dir, uint64_t jobs, int out) {
   SteadyClock clock;
   client::ClientOptions options;
@@ -77,7 +77,7 @@ uint64_t ResidentBytes(pid_t pid) {
   for (;;) pause();
 }
 
-// In a child: trains steps of a small job with pauses, until it is killed.
+// In a child: trains a small job with pauses until it is killed.
 [[noreturn]] void TrainThere(const std::string& socket_dir, uint64_t number, int out) {
   SteadyClock clock;
   ServedJob job({.name = "trains-" + std::to_string(number),
@@ -95,7 +95,7 @@ uint64_t ResidentBytes(pid_t pid) {
   }
 }
 
-// Children that each write a number when they are there, and are killed together.
+// Children that each write a number when they are ready, and are killed together.
 class Children {
  public:
   Children() {
@@ -138,7 +138,7 @@ void Measure(uint64_t jobs, uint64_t trainers, RowPrinter* printer) {
        std::to_string(RoundUp(ranks * 16 * kKiB + trainers * 8 * kKiB, kMiB)), "--sessions-max",
        std::to_string(ranks + trainers + 8), "--jobs-max", std::to_string(jobs + trainers + 1),
        "--keeper", "none", "--lease", "0s", "--log-level", "error"}));
-  // A first job comes and goes, so that what only the first one costs is not counted.
+  // A first job comes and goes, so that one-time costs are not counted.
   ServedJob(
       {.name = "first", .chunks = 1, .chunk_elements = 1024, .world = 1, .rcache_bytes = 4096},
       server.socket_dir())

@@ -1,9 +1,9 @@
-// bench_fetch: bytes a second of chunk fetches through a real memserver, beside plain memcpy of the
-// same bytes.
+// bench_fetch: bytes per second of chunk fetches through a real memserver, compared with plain
+// memcpy of the same bytes.
 //
-// Fetches and copies alternate within one run, so that whatever else the machine does meets both;
-// the ratio is the median over pairs. Sources are four chunks of 64 MiB each, more than any cache,
-// on either side; with --chunk-mebibytes smaller ones, which prove nothing.
+// Fetches and copies alternate within one run, so that disturbances affect both; the ratio is the
+// median over pairs. Sources are four chunks of 64 MiB each, more than any cache, on either side;
+// --chunk-mebibytes makes smaller ones, which prove nothing.
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -42,13 +42,13 @@ JobShape ShapeOf(uint64_t chunk_bytes) {
           .rcache_bytes = kBlocks * chunk_bytes};
 }
 
-// "64 MiB", "128 KiB": whole numbers, as the rows are known by.
+// "64 MiB", "128 KiB": whole numbers, as used in the rows' names.
 std::string NameOfSize(uint64_t bytes) {
   return bytes % kMiB == 0 ? std::to_string(bytes / kMiB) + " MiB"
                            : std::to_string(bytes / kKiB) + " KiB";
 }
 
-// One measured size: how often, how large, and what is promised.
+// One measured size: number of fetches, bytes, and the target.
 struct Size {
   uint64_t bytes;
   uint64_t pairs;
@@ -112,7 +112,7 @@ class FetchBench {
                                     .rcache_offset = 0}));
   }
 
-  // Seconds for one fetch into block 0, from the request to the answer.
+  // Seconds of one fetch into block 0, from request to answer.
   double Fetch(uint32_t chunk, uint64_t begin, uint64_t bytes) {
     std::memset(Block(0), 0, sizeof(float));
     const Range range = {.chunk = chunk,
@@ -131,7 +131,7 @@ class FetchBench {
     return static_cast<double>(end - start) / kNsPerSecond;
   }
 
-  // Seconds for one plain copy of as many bytes into block 1.
+  // Seconds of one plain copy of the same size into block 1.
   double Copy(uint32_t chunk, uint64_t begin, uint64_t bytes) {
     const auto* source = reinterpret_cast<const std::byte*>(local_[chunk].data()) + begin;
     const int64_t start = clock_.NowNs();
@@ -144,7 +144,7 @@ class FetchBench {
   const uint64_t chunk_bytes_;
   SteadyClock clock_;
   const std::unique_ptr<MemClient> client_;
-  std::vector<std::vector<float>> local_;  // what was put, and the source of plain copies
+  std::vector<std::vector<float>> local_;  // the weights put, and the source of plain copies
   uint32_t next_ = 0;
 };
 

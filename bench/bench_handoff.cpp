@@ -1,10 +1,10 @@
-// bench_handoff: what handing a small update to a worker costs: the time from its submission until
-// its end is seen, less the update itself, while both sides spin; beside the ring's round trip, and
-// beside the way that DeepSpeed's ZenFlowAdam goes (two semaphores, as sem_post and sem_wait of a
-// worker that sleeps; our own emulation).
+// bench_handoff: the cost of handing a small update to a worker: the time from submission until its
+// end is seen, minus the update itself, while both sides spin; compared with the ring's round trip,
+// and with the method of DeepSpeed's ZenFlowAdam (two semaphores, sem_post and sem_wait of a
+// sleeping worker; our own emulation).
 //
-// The worker is the daemon's. The update itself is timed on this thread with planes of its own, so
-// that no line changes its core for it.
+// The worker is the daemon's. The update itself is timed on this thread with separate planes, so
+// that no cache line moves between cores for it.
 #include <semaphore.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ constexpr const char* kHelp =
     "Overhead of handing an update of 4,096 parameters to a worker, against a ring's round trip "
     "and against two semaphores.\n";
 
-// Everything that one small update works on.
+// The state of one small update.
 struct SmallState {
   struct alignas(64) Plane {
     std::array<float, kElements> values{};

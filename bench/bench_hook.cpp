@@ -1,8 +1,8 @@
-// bench_hook: what the operator hook costs an operator that LibTorch dispatches, beside a callback
-// of LibTorch's own kind (RecordFunction, with inputs) that does nothing.
+// bench_hook: the cost of the operator hook for a dispatched LibTorch operator, compared with an
+// empty callback of LibTorch's own kind (RecordFunction, with inputs).
 //
-// Operators of 64 elements, whose own work is little. The cost is the time of a loop of operators
-// with the hook, or the callback, less that of the same loop without.
+// Operators of 64 elements, which do little work of their own. The cost is the time of a loop of
+// operators with the hook, or the callback, minus that of the same loop without.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -21,7 +21,7 @@ namespace {
 using namespace trainer;  // NOLINT: the program has nothing else
 
 constexpr int kOperators = 20'000;
-constexpr double kMost = 3;  // times the empty callback
+constexpr double kMost = 3;  // multiple of the empty callback
 constexpr const char* kHelp =
     "usage: bench_hook [--rounds N] [--json FILE]\n"
     "Measures the cost of the operator hook beside an empty callback of LibTorch's.\n";
@@ -31,7 +31,7 @@ std::unique_ptr<at::ObserverContext> Nothing(const at::RecordFunction&) {
 }
 void NothingBehind(const at::RecordFunction&, at::ObserverContext*) {}
 
-// Loops of operators on parameters that stay where they are, so that they can do without the hook.
+// Loops of operators on parameters that do not move, so that they also work without the hook.
 class Loop {
  public:
   Loop() {
@@ -57,7 +57,7 @@ class Loop {
   at::Tensor sum_ = at::zeros({kWidth, kWidth}), other_ = at::zeros({kWidth, kWidth});
 };
 
-// The time that `way` takes longer than `plain`, by round, for one operator.
+// The additional time of `way` over `plain` per operator, by round.
 std::vector<double> CostsOf(const Rounds& rounds, size_t way, size_t plain) {
   std::vector<double> costs;
   for (size_t i = 0; i < rounds.seconds(way).size(); ++i) {
@@ -67,7 +67,7 @@ std::vector<double> CostsOf(const Rounds& rounds, size_t way, size_t plain) {
   return costs;
 }
 
-// A row about the hook, whose costs by round stand beside those of the empty callback.
+// A row about the hook: its costs by round, compared with those of the empty callback.
 Comparison Compare(const Rounds& rounds, const char* row, const std::vector<double>& costs,
                    const std::vector<double>& empty) {
   Comparison made{.bench = "hook",

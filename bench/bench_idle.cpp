@@ -1,11 +1,10 @@
-// bench_idle: what an idle server takes from the machine, and what the first request after a pause
-// pays for its sleep.
+// bench_idle: what an idle server takes from the machine, and the wake-up cost of the first request
+// after a pause.
 //
-// The peer is a bare futex: a thread that sleeps on a word, is woken, and answers by another word.
-// Both sides of either way are left to the system's scheduler; both clients spin for the answer, so
-// that each round trip has one wake-up. What the scheduler's choice and what a long silence add is
-// seen by the rows with both sides on CPUs that are given, and a silence so short that the caches
-// keep what they need.
+// The baseline is a bare futex: a thread that sleeps on a word, is woken, and answers with another
+// word. In both, the scheduler places the two sides, and the clients spin for the answer, so that
+// each round trip has one wake-up. The rows with both sides on fixed CPUs, and with a silence so
+// short that the caches stay warm, show how much the scheduler's choice and a long silence add.
 #include <algorithm>
 #include <functional>
 #include <optional>
@@ -30,8 +29,8 @@ constexpr const char* kHelp =
     "5), and the first request after a pause\n"
     "against a futex.\n";
 constexpr double kShareMax = 0.005;
-constexpr int64_t kPauseNs = 5 * kNsPerMs;  // the server sleeps long before it ends
-// It sleeps too, but has just been awake; the client computes meanwhile.
+constexpr int64_t kPauseNs = 5 * kNsPerMs;  // the server falls asleep long before the end
+// It falls asleep too, but was awake recently; the client computes meanwhile.
 constexpr int64_t kShortPauseNs = kNsPerMs / 2;
 
 double IdleShare(const ServerProcess& server, double seconds) {
@@ -48,7 +47,7 @@ class Wakes {
   Wakes(uint64_t requests, ServedJob* job, RowPrinter* printer)
       : requests_(requests), job_(job), printer_(printer) {}
 
-  // Wherever the system puts both sides.
+  // With both sides placed by the scheduler.
   void Anywhere() {
     FutexEcho futex, process(EchoHome::kProcess);
     EventEcho event;
@@ -60,7 +59,7 @@ class Wakes {
     AddRow("a bare wake by eventfd and epoll", 0.5, times[2], times[1], std::nullopt);
     AddRow("a bare futex wake of another process", 0.5, times[3], times[1], std::nullopt);
   }
-  // This thread and the one that is woken on CPUs that are given. The loop is on `other` already.
+  // With this thread and the woken one on fixed CPUs. The loop is on `other` already.
   void Placed(const TwoCores& cores, const std::string& where) {
     const std::vector<int> before = AllowedCpus();
     PinTo({cores.mine});
@@ -93,7 +92,7 @@ class Wakes {
     if (pause_ns > kShortPauseNs) return clock.SleepNs(pause_ns);
     for (const int64_t end = clock.NowNs() + pause_ns; clock.NowNs() < end;) __builtin_ia32_pause();
   }
-  // Microseconds of each way; they take turns.
+  // Microseconds of each way, alternating.
   std::vector<std::vector<double>> Time(int64_t pause_ns,
                                         const std::vector<std::function<void()>>& ways) const {
     std::vector<std::vector<double>> times(ways.size());

@@ -1,9 +1,9 @@
-// bench_jobs: what jobs with default flags on one machine achieve together, against one of them
-// alone; and one beside busy optimizer workers.
+// bench_jobs: the total rate of jobs with default flags on one machine, compared with one of them
+// alone; and of one beside busy optimizer workers.
 //
 // Trainers are processes, as users start them. Rounds of all ways alternate; a way's rate is
-// counted over a window that begins when each of its jobs trains and had time to see the others.
-// With one compute thread a rank (one CPU) there is nothing to share, and rows are 1.
+// counted over a window that begins when each of its jobs trains and has had time to notice the
+// others. With one compute thread per rank (one CPU) there is nothing to share, and rows are 1.
 #include <spawn.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -42,7 +42,7 @@ constexpr const char* kHelp =
     "in N rounds (default 5).\n";
 constexpr double kTogether = 0.9, kNoSlower = 0.97;
 constexpr int64_t kStartNs = 300 * kNsPerSecond;
-// libgomp's own default, given as if by the user: then nothing is watched.
+// libgomp's default, set as if by the user: disables the watch.
 constexpr const char* kSpinning = "GOMP_SPINCOUNT=300000";
 
 struct Stage {
@@ -50,7 +50,7 @@ struct Stage {
   int64_t settle_ns, window_ns;
 };
 
-// One trainer, which runs until this object is destroyed.
+// A trainer that runs until this object is destroyed.
 class Trainer {
  public:
   Trainer(const Stage& stage, const std::string& name, const char* variable)
@@ -109,7 +109,7 @@ class Trainer {
   pid_t pid_ = -1;
 };
 
-// A job whose steps are updates and copies alone, in a process of its own.
+// A job whose steps consist of updates and copies only, in a separate process.
 class Updater {
  public:
   explicit Updater(const std::string& socket_dir) : steps_(SharedCounter()), pid_(fork()) {
@@ -134,7 +134,7 @@ class Updater {
   double Steps() const { return static_cast<double>(steps_->load(std::memory_order_relaxed)); }
 
  private:
-  // Makes a counter in a page that both processes see.
+  // Makes a counter in a page shared by both processes.
   static std::atomic<uint64_t>* SharedCounter() {
     constexpr size_t kBytes = sizeof(std::atomic<uint64_t>);
     void* page = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -148,7 +148,7 @@ class Updater {
 
 struct Rate {
   double steps_per_second = 0, steps_per_cpu_second = 0;
-  double updates_per_second = 0;  // steps of the updater beside them
+  double updates_per_second = 0;  // steps of the concurrent updater
 };
 
 Rate RateOf(const Stage& stage, uint32_t jobs, const char* variable = nullptr,
@@ -203,7 +203,7 @@ double UpdatesAlone(const Stage& stage) {
   return (updater.Steps() - before) * kNsPerSecond / static_cast<double>(clock.NowNs() - begin_ns);
 }
 
-// The name of a row, and its peer.
+// The name of a row, and of its baseline.
 struct Title {
   const char* name;
   const char* unit;
@@ -211,7 +211,7 @@ struct Title {
   std::optional<double> target = {};
 };
 
-// A row of `values` against `peers`, round by round.
+// Adds a row of `values` compared with `peers`, round by round.
 void Add(const Title& title, const std::vector<double>& values, const std::vector<double>& peers,
          RowPrinter* printer) {
   Row row;

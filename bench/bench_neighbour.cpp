@@ -1,9 +1,9 @@
-// bench_neighbour: a job's fetches and steps beside a hostile neighbour, against the same job alone
-// at the same server.
+// bench_neighbour: a job's fetches and steps beside a hostile neighbour, compared with the same job
+// alone at the same server.
 //
-// Bursts alone and beside alternate: for each of the latter the neighbour is started, and killed
-// afterwards. A burst beside is held against the two alone around it. The victim has the priority
-// `high`, as an operator gives it to a job that is to feel nothing of others.
+// Bursts alone and beside a neighbour alternate: the neighbour is started before each of the
+// latter, and killed afterwards. Such a burst is compared with the two bursts alone around it. The
+// victim has priority `high`, as an operator sets for a job that should not be disturbed.
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,10 +50,10 @@ constexpr const char* kHelp =
     "the\n"
     "machine's own share. And a watcher at 10 Hz against none. Needs 1 GiB of memory and there.\n";
 constexpr double kFetchTarget = 1 / 1.5, kStepTarget = 1 / 1.10, kWatchTarget = 0.99;
-constexpr int64_t kSettleNs = 100 * kNsPerMs;  // until a killed one is cleared away
+constexpr int64_t kSettleNs = 100 * kNsPerMs;  // until a killed one is cleaned up
 constexpr int64_t kWatchNs = kNsPerSecond / 10;
 constexpr uint32_t kChunks = 32;
-constexpr uint64_t kElements = 256 * 1024;  // of a chunk
+constexpr uint64_t kElements = 256 * 1024;  // per chunk
 
 JobShape VictimShape() {
   return {.name = "victim",
@@ -71,8 +71,8 @@ class Victim {
  public:
   explicit Victim(const std::string& socket_dir) : job_(VictimShape(), socket_dir) {}
 
-  // Fetches whole chunks, one after the other, for half of the time, then makes whole steps.
-  // `before_half` is called before each half, and is not timed.
+  // Fetches whole chunks sequentially for half of the time, then runs whole steps. `before_half` is
+  // called before each half, untimed.
   Burst Run(
       int64_t burst_ns, const std::function<void(size_t)>& before_half = [](size_t) {}) {
     Burst burst;
@@ -95,7 +95,7 @@ class Victim {
       burst.steps.push_back(Step());
     return burst;
   }
-  // Seconds; a request of a step that fails ends the program.
+  // Seconds of one step; a failed request ends the program.
   double Step() {
     const int64_t start = clock_.NowNs();
     job_.Step();
@@ -111,8 +111,8 @@ class Victim {
   uint64_t failed_ = 0;
 };
 
-// A folder for states, and a configuration whose quotas send the one job there and put the other
-// first.
+// A folder for states, and a configuration whose quotas send one job there and give the other
+// priority.
 struct Place {
   explicit Place(const std::string& parent) {
     std::string path = parent + "/tidepool-neighbour-XXXXXX";
@@ -139,12 +139,12 @@ std::vector<std::string> FlagsOf(const Place& place) {
       shm::StateBytesOf(SpecOf(VictimShape())).total() + HogPoolBytes() + 16 * kMiB;
   return {"--pool", std::to_string(RoundUp(pool, kMiB)), "--rcache-limit", "64MiB", "--keeper",
           "none",
-          // A neighbour that has ended holds nothing any more.
+          // A neighbour that has ended keeps nothing.
           "--lease", "0s", "--log-level", "error", "--config", place.config, "--nvme",
           place.directory + "/drive:" + std::to_string(RoundUp(HogNvmeBytes(), kMiB) + 256 * kMiB)};
 }
 
-// What memserver has moved to and from its drive.
+// Bytes that memserver has moved to and from its drive.
 DriveLoad BytesMoved(const std::string& socket_dir) {
   const auto reply = OrDie(
       client::SendHttp(shm::AdminSocketPath(socket_dir), {"GET", "/metrics"}, 10 * kNsPerSecond));
@@ -156,7 +156,7 @@ DriveLoad BytesMoved(const std::string& socket_dir) {
   return {number("tidepool_nvme_read_bytes_total"), number("tidepool_nvme_written_bytes_total")};
 }
 
-// What one neighbour costs, by round.
+// The costs of one neighbour, by round.
 struct Costs {
   const Hostile* hostile = nullptr;
   std::vector<double> fetch_ratios = {}, step_ratios = {}, p99s = {}, steps = {};
@@ -167,7 +167,7 @@ class Neighbours {
   Neighbours(Scene scene, Victim* victim, RowPrinter* printer)
       : scene_(std::move(scene)), victim_(victim), printer_(printer) {}
 
-  // Measures all of them in each round, one after the other, so that they meet the same machine.
+  // Measures all of them one after another in each round, so that they run in the same regime.
   void Measure(std::span<const Hostile> hostiles, int64_t burst_ns, uint64_t rounds) {
     std::vector<Costs> all;
     for (const Hostile& hostile : hostiles) all.push_back({.hostile = &hostile});
@@ -194,14 +194,14 @@ class Neighbours {
   }
 
  private:
-  // A bystander at the drive moves as much as memserver has moved beside the neighbour before it,
+  // A bystander on the drive moves as many bytes as memserver moved beside the previous neighbour,
   // in the same half of the burst.
   Burst RunBeside(const Hostile& hostile, int64_t burst_ns) {
     WishDriveLoad(scene_.drive, loads_[0]);
     const HostileProcesses processes(hostile, scene_);
     clock_.SleepNs(hostile.begin_ns);
 
-    std::array<Moved, 3> moved;  // before and behind each half
+    std::array<Moved, 3> moved;  // before and after each half
     Burst burst = victim_->Run(burst_ns, [&](size_t half) {
       WishDriveLoad(scene_.drive, loads_[half]);
       moved[half] = MovedNow();
@@ -255,10 +255,10 @@ class Neighbours {
   Victim* const victim_;
   RowPrinter* const printer_;
   SteadyClock clock_;
-  DriveLoad loads_[2];  // beside the last neighbour that memserver knows, by half
+  DriveLoad loads_[2];  // beside the last neighbour of memserver, by half
 };
 
-// What `memctl page` asks for.
+// The requests of `memctl page`.
 void Look(const ServerProcess& server) {
   for (const char* target :
        {"/v1/status", "/v1/jobs", "/v1/residency", "/v1/quotas", "/v1/health"}) {
@@ -268,8 +268,7 @@ void Look(const ServerProcess& server) {
   }
 }
 
-// What the answers cost memserver, while the job waits: a watcher takes no more of a step than
-// that.
+// What the answers cost memserver while the job waits: a watcher takes at most that from a step.
 void MeasureLooks(const ServerProcess& server, RowPrinter* printer) {
   constexpr uint32_t kLooks = 20, kBatches = 9;
   constexpr int64_t kBatchNs = kLooks * kWatchNs;
@@ -292,7 +291,7 @@ void MeasureLooks(const ServerProcess& server, RowPrinter* printer) {
                 printer);
 }
 
-// Ten looks a second, from a thread of its own; against no watcher.
+// Ten looks per second from a separate thread; compared with no watcher.
 void MeasureWatcher(const ServerProcess& server, Victim* victim, int64_t burst_ns, uint64_t rounds,
                     RowPrinter* printer) {
   std::atomic<bool> watches{false}, ends{false};
@@ -320,7 +319,7 @@ void MeasureWatcher(const ServerProcess& server, Victim* victim, int64_t burst_n
 
   std::vector<double> ratios, steps;
   for (uint64_t round = 0; round < rounds; ++round) {
-    // Which comes first changes, so that a drift of the machine meets both.
+    // The order alternates, so that a drift of the machine affects both.
     double of[2] = {0, 0};
     for (const bool watched : {round % 2 == 0, round % 2 != 0}) {
       watches = watched;

@@ -1,6 +1,6 @@
-// bench_pool: how long a host pool takes to start: every page touched before the first job comes,
-// against one thread that touches as many pages of the same kind; and which pages the system really
-// gave.
+// bench_pool: start time of a host pool, which touches every page before the first job, compared
+// with one thread that touches as many pages of the same kind; and the page sizes that the system
+// provided.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -20,7 +20,7 @@ constexpr const char* kHelp =
     "bench_pool [--json FILE] [--mebibytes N] [--rounds N]\n"
     "Start of a host pool of N MiB (default 2048) against one thread touching as much.\n";
 
-// A mapping of a memfd, as the pool's are, whose pages one thread writes to.
+// Maps a memfd, like the pool, and touches its pages from one thread.
 void TouchAlone(uint64_t bytes) {
   const UniqueFd file(memfd_create("tidepool-bench", MFD_CLOEXEC));
   if (!file.valid() || ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) Die("no memory file");

@@ -1,13 +1,13 @@
 // bench_restart: how long a training job waits when memserver is killed: from SIGKILL to the first
-// answer of the server that the keeper starts, which has adopted the pool and redone what the
-// sealed step still lacked of the chunk that is asked for.
+// answer of the restarted server, which has adopted the pool and redone what the sealed step still
+// lacked for the requested chunk.
 //
-// The job nearly fills a pool of 4 GiB (with --chunk-mebibytes a smaller one, which proves
-// nothing); the kill comes right after a step was sealed, so that every chunk's update is still to
-// be done. In the same run: the start with a new pool of that size, which is what a server without
-// kept memory would cost (and the states would be lost). A keeper starts a server five times a
-// minute at most, so with more kills than three the keeper is killed now and then as well:
-// memserver starts another one, which counts from the beginning.
+// The job nearly fills a pool of 4 GiB (--chunk-mebibytes makes a smaller one, which proves
+// nothing); the kill follows a sealed step immediately, so that every chunk's update is still to be
+// done. In the same run: a start with a new pool of that size, the cost of a server without kept
+// memory (which would also lose the states). A keeper starts a server at most five times a minute,
+// so with more than three kills the keeper is killed now and then, too: memserver starts another
+// one, with a new count.
 #include <algorithm>
 #include <csignal>
 #include <cstring>
@@ -31,9 +31,9 @@ using client::MemClient;
 using client::Range;
 
 constexpr uint64_t kChunkMebibytes = 64;
-constexpr uint32_t kChunks = 15;      // with moments and gradients 60 chunks' bytes
-constexpr uint64_t kPoolChunks = 64;  // bytes of the pool, in those of a chunk: 4 GiB
-// The keeper pauses 0, 100 and 200 ms before it starts the server again.
+constexpr uint32_t kChunks = 15;      // with moments and gradients the bytes of 60 chunks
+constexpr uint64_t kPoolChunks = 64;  // size of the pool in chunks: 4 GiB
+// The keeper pauses 0, 100 and 200 ms before a restart.
 constexpr uint64_t kKills = 3;
 constexpr int64_t kKeeperNs = 10 * kNsPerSecond;
 constexpr double kLimitSeconds = 1;
@@ -93,7 +93,7 @@ class RestartBench {
   // Seconds from the start of a server with a new pool to the job's first answer.
   double start_seconds() const { return start_seconds_; }
 
-  // Makes one step, then kills; returns the seconds until a chunk of the new version arrives.
+  // Runs one step, then kills; returns the seconds until a chunk of the new version arrives.
   double KillAfterAStep(Version version) {
     for (uint32_t chunk = 0; chunk < kChunks; ++chunk)
       Await(client_->StartSubmitGradient(Whole(chunk), version, 0));
@@ -111,7 +111,7 @@ class RestartBench {
     return Seconds(begin);
   }
 
-  // Returns when another keeper is there; it holds everything long before the next step is sealed.
+  // Returns when another keeper is running; it holds everything long before the next seal.
   void RenewKeeper() {
     const pid_t keeper = KeeperPid(socket_dir_);
     if (keeper == 0 || kill(keeper, SIGKILL) != 0) Die("the keeper is not there");
@@ -140,7 +140,7 @@ class RestartBench {
   }
 
   const std::string socket_dir_;
-  const uint64_t elements_;  // of a chunk
+  const uint64_t elements_;  // per chunk
   SteadyClock clock_;
   std::unique_ptr<MemClient> client_;
   double start_seconds_ = 0;

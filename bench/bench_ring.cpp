@@ -1,8 +1,8 @@
 // bench_ring: the round trip of one request through the shared-memory rings, spinning and sleeping,
-// beside a Unix socket and beside the least that two cores can do (one word to and fro).
+// compared with a Unix socket and with the minimum for two cores (one word back and forth).
 //
-// Each way has an echo thread on the other side; the rings, the bell and the futex are those of the
-// product. Ways that spin stand on two CPUs of their own; the others are left to the system.
+// Each way has an echo thread on the other side; the rings, the bell and the futex are the
+// product's. Spinning ways run on two fixed CPUs; the scheduler places the others.
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -32,7 +32,7 @@ constexpr const char* kHelp =
     "and one shared word; and messages a\n"
     "second through the ring, Boost's queue and a plain index ring.\n";
 
-// The rings of one session with both ends in this process.
+// The rings of one session, with both ends in this process.
 struct Session {
   std::unique_ptr<shm::ServerPort> server;
   std::unique_ptr<shm::ClientPort> client;
@@ -49,8 +49,7 @@ Session OpenSession() {
   return {std::move(*server), std::move(*client)};
 }
 
-// Answers requests until one with op 0 comes. `sleeps`: waits on the doorbell, else looks without
-// end.
+// Answers requests until one with op 0. `sleeps`: waits on the doorbell, else spins.
 void EchoRing(shm::ServerPort* server, bool sleeps) {
   shm::Request request{};
   while (true) {
@@ -141,7 +140,7 @@ std::vector<double> TimeSocket(int count) {
   return micros;
 }
 
-// p50 and p99.9 of one way; the socket's own rows stand alone.
+// Adds p50 and p99.9 of one way; the socket's rows have no comparison.
 void AddRows(const std::string& name, const std::vector<double>& micros,
              const std::vector<double>& socket, RowPrinter* printer) {
   const bool is_socket = &micros == &socket;
@@ -163,12 +162,12 @@ void AddRows(const std::string& name, const std::vector<double>& micros,
   }
 }
 
-// The ring against what two cores can do at all, in turns, as the two virtual cores may lie
+// The ring compared with the minimum for two cores, alternating, because the virtual cores may be
 // elsewhere a second later.
 struct LimitRounds {
-  std::vector<double> ring, word;                  // microseconds, of all rounds
-  std::vector<double> against_limit, against_p50;  // of each round
-  std::vector<double> word_against_p50;            // the bare word's own tail, of each round
+  std::vector<double> ring, word;                  // microseconds, over all rounds
+  std::vector<double> against_limit, against_p50;  // by round
+  std::vector<double> word_against_p50;            // the bare word's own tail, by round
 };
 
 LimitRounds TimeRingAgainstWord(int count, uint64_t rounds, const TwoCores& cores) {
@@ -209,7 +208,7 @@ void AddLimitRows(const LimitRounds& times, RowPrinter* printer) {
                  .ratios = times.against_p50,
                  .target = 1.0},
                 printer);
-  // Where this is below 1, the machine takes the time between two looks at a word, whoever looks.
+  // Below 1, the machine itself takes the time between two reads of a word, by any reader.
   AddComparison({.bench = "ring",
                  .row = "one shared word p99.9 against its p50",
                  .value = Percentile(times.word, 0.999),

@@ -1,5 +1,5 @@
-// bench_sessions: requests a second and their tail through one serve loop, with 64 ranks attached
-// and asking, against one rank.
+// bench_sessions: requests per second and tail latency of one serve loop with 64 active ranks,
+// compared with one rank.
 //
 // Two servers, one job each; bursts alternate. Every rank keeps the same number of small fetches in
 // flight, all driven by one thread.
@@ -21,7 +21,7 @@ constexpr const char* kHelp =
     "Small fetches a second of 64 ranks through one serve loop against one rank; bursts of N ms "
     "(default 500).\n";
 constexpr uint32_t kRanks = 64;
-constexpr uint32_t kInFlight = 8;  // of a rank
+constexpr uint32_t kInFlight = 8;  // per rank
 
 struct Asked {
   client::Ticket ticket;
@@ -36,8 +36,8 @@ class Side {
         job_(Shape(world), server_.socket_dir()),
         asked_(world) {}
 
-  // Fetches for so long, and until there is an answer; returns requests a second, and adds the time
-  // of each to `micros`.
+  // Fetches for this time, and until the last answer; returns requests per second, and appends each
+  // request's time to `micros`.
   double Burst(int64_t burst_ns, std::vector<double>* micros) {
     const int64_t start = clock_.NowNs();
     uint64_t answered = 0;

@@ -1,12 +1,12 @@
-// bench_step: tokens/s of a training step through a memory server against the same step in plain
-// LibTorch with everything resident.
+// bench_step: tokens/s of a training step through a memory server, compared with the same step in
+// plain LibTorch with everything resident.
 //
 // One rank, GPT-2 124M, fp32, 4 x 256 tokens, rCache 25 % of the non-resident parameters,
 // prefetching. Rounds of two steps of each kind alternate in one process on the same cores; the
 // ratio is the median over the rounds. A served round ends when the server has updated every chunk,
-// so that no work of one kind falls into the time of the other. The other rows say where the rest
-// goes. A third kind has all its states on a drive; it is held against the one on the host, with
-// the bound of what it moves. Other presets are for trying the program out.
+// so that no work of one kind falls into the time of the other. The other rows show where the time
+// goes. A third kind has all its states on a drive; it is compared with the one on the host, and
+// with the bound given by its traffic. Other presets are for trying out the program.
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -215,8 +215,8 @@ Times Alternate(const Steps& steps, const Tokens& tokens, int rounds) {
   return times;
 }
 
-// The least that a step with its states on the drive can take: that of the host, and what it moves
-// at fio's speed.
+// The least time of a step with its states on the drive: the host's time plus its traffic at fio's
+// speed.
 std::optional<double> BoundSeconds(const std::string& directory, double gib_each_way,
                                    double host_seconds) {
   double bound = host_seconds;
@@ -283,7 +283,7 @@ int Main(int argc, char** argv) {
   ServedStep served(shape, server.socket_dir(), options),
       on_drive(shape, drive_server.socket_dir(), options);
   const Steps steps{&plain, &served, &on_drive};
-  Alternate(steps, tokens, 1);  // records the order, settles allocators
+  Alternate(steps, tokens, 1);  // records the order, warms up allocators
 
   const trainer::CacheCounters before = served.cache().counters();
   const int64_t seal_before = served.seal_ns();

@@ -1,6 +1,6 @@
 // machine_probe: what this machine can do right now, measured on the spot, as one JSON object:
-// instruction set, bandwidth of the memory in the pages that a host pool gets, and the round trip
-// between two cores. scripts/bench puts it into the record of every result.
+// instruction set, memory bandwidth in the pages of a host pool, and the round trip between two
+// cores. scripts/bench stores it with every result.
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -84,7 +84,7 @@ int Main(int argc, char** argv) {
   json.Field("pool_huge_page_share", static_cast<double>(pool->facts().huge_page_bytes) /
                                          static_cast<double>(pool->total_bytes()));
   std::puts(json.EndObject().Take().c_str());
-  return sum.load() == UINT64_MAX ? 1 : 0;  // looked at, so that the reading is not left out
+  return sum.load() == UINT64_MAX ? 1 : 0;  // used, so that the reads are not optimised away
 }
 
 }  // namespace

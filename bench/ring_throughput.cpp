@@ -25,7 +25,7 @@ struct alignas(64) Message {
   uint64_t words[8];
 };
 
-// Two positions, each in a line of its own, the other side's read at every step.
+// Two positions, each in its own cache line, with the other side's read at every step.
 class IndexRing {
  public:
   bool Push(uint64_t number) {
@@ -64,7 +64,7 @@ class BoostRing {
   boost::lockfree::spsc_queue<Message, boost::lockfree::capacity<kPlaces>> queue_;
 };
 
-// The submission ring of a session, every position and word checked as the daemon does.
+// The submission ring of a session, with every position and word checked as in the daemon.
 class ProductRing {
  public:
   ProductRing() : server_(OrDie(shm::ServerPort::Create(1))) {
@@ -77,7 +77,7 @@ class ProductRing {
     shm::Request request{};
     request.counter = number;
     request.element_count = 7;
-    // As requests come: some at once, and one look at the doorbell for them.
+    // Like real requests: several at once, and one doorbell check for them.
     return client_->Push(request, number % kBatch + 1 < kBatch ? shm::More::kYes : shm::More::kNo);
   }
   bool Pop(uint64_t* number) {
@@ -93,7 +93,7 @@ class ProductRing {
   std::unique_ptr<shm::ClientPort> client_;
 };
 
-// What the two cores can do: blocks of lines, each announced by one word.
+// The limit of two cores: blocks of lines, each announced by one word.
 class BlockRing {
  public:
   void Push(uint64_t block) {

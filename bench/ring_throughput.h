@@ -1,8 +1,7 @@
-// RingThroughput: one-way messages a second from one core to another, through the product's
-// submission ring, Boost's ring, and the index ring of every textbook; messages of 64 bytes, 1,024
-// places each.
+// RingThroughput: one-way messages per second from one core to another, through the product's
+// submission ring, Boost's ring, and a textbook index ring; messages of 64 bytes, 1,024 slots each.
 //
-// One thread calls; the consumer is a thread of its own, on the other of TwoCores.
+// One thread calls; the consumer is a separate thread, on the other CPU of TwoCores.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +11,9 @@
 
 namespace tidepool::bench {
 
-// How long it measures.
+// The length of the measurement.
 struct ThroughputOptions {
-  uint64_t messages = 2'000'000;  // a round
+  uint64_t messages = 2'000'000;  // per round
   uint64_t rounds = 9;
 };
 // Prints the rows.

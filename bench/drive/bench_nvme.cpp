@@ -1,11 +1,10 @@
-// bench_nvme: how fast pieces of states go to a drive and come back, checksums on, against fio on
-// the same file system.
+// bench_nvme: how fast pieces of states move to a drive and back, with checksums, compared with fio
+// on the same file system.
 //
-// Pairs of runs take turns, because drives are noisy: ours, then fio's, each with blocks of the
-// size that is best for it on this drive, io_uring, direct transfers and pages of 2 MiB. A row is
-// the median over the pairs. CPU seconds a GiB are the process's own, and fio's as its report has
-// them (drive_peer.h). What the transfers and the checksums cost by themselves stands beside it.
-// Whole optimizer steps: nvme_step.h.
+// Pairs of runs alternate, because drives are noisy: ours, then fio's, each with its best block
+// size on this drive, io_uring, direct transfers and 2 MiB pages. A row is the median over the
+// pairs. CPU seconds per GiB are the process's own, and fio's from its report (drive_peer.h). The
+// costs of transfers and checksums alone are shown, too. Whole optimizer steps: nvme_step.h.
 #include <poll.h>
 #include <sys/resource.h>
 
@@ -42,7 +41,7 @@ constexpr uint64_t kPieceBytes = nvme::kPieceHeaderBytes + kPayload;
 constexpr uint32_t kSlots = memserver::StateTier::kStagingSlots, kDepth = memserver::kDepthDefault;
 constexpr uint64_t kPieces = kFileBytes / kPieceBytes;
 constexpr double kSpeedTarget = 0.95, kCpuTarget = 1;
-// The parts alone, and fio with checksums, are measured in each third pair.
+// The parts alone, and fio with checksums, are measured in every third pair.
 constexpr uint64_t kPairsPerPart = 3;
 constexpr const char* kPlainFio = "fio, without checksums";
 
@@ -64,8 +63,7 @@ double CpuSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// What the tier does with a drive, without a server around it; one thread stands for the serve loop
-// and the workers.
+// The tier's use of a drive, without a server around it; one thread acts as serve loop and workers.
 class Ours {
  public:
   explicit Ours(const std::string& path)
@@ -85,7 +83,7 @@ class Ours {
     transfers_ = std::make_unique<nvme::TransferQueue>(opened_.queue.get(), &clock_, cut);
   }
 
-  // For a second, and at least `pieces_min` of them. Without checksums what was written cannot be
+  // Runs for a second, and at least `pieces_min` pieces. Data written without checksums cannot be
   // read with them.
   DriveSpeed Run(nvme::IoKind kind, bool checksums, uint64_t pieces_min = 0) {
     checksums_ = checksums;
@@ -112,8 +110,8 @@ class Ours {
     const double gib = static_cast<double>(pieces * kPieceBytes) / static_cast<double>(kGiB);
     return {gib / seconds, (CpuSeconds() - cpu) / gib};
   }
-  // CPU seconds for the checksums of a GiB that lies in memory; and for a plain sum of its words,
-  // the least that looking at it costs.
+  // CPU seconds for the checksums of a GiB in memory; and for a plain sum of its words, the least
+  // cost of reading it.
   double ChecksumsAlone() const {
     return OfAGib([this](uint32_t slot) { (void)Crc32c(PayloadOf(slot)); });
   }
@@ -158,7 +156,7 @@ class Ours {
     return (CpuSeconds() - cpu) /
            (static_cast<double>(kPasses * kSlots * kPayload) / static_cast<double>(kGiB));
   }
-  // As the serve loop sleeps.
+  // Waits like the serve loop.
   void Wait() {
     opened_.queue->ClearEvent();
     if (transfers_->Progress()) return;
@@ -174,12 +172,12 @@ class Ours {
   std::array<nvme::PieceName, kSlots> names_{};
   uint64_t next_ = 0;
   bool checksums_ = true;
-  mutable volatile uint64_t sum_ = 0;  // so that it is really made
+  mutable volatile uint64_t sum_ = 0;  // keeps the sum from being optimised away
 };
 
 struct Series {
   const char* against = kPlainFio;
-  std::vector<double> values, ratios;  // CPU seconds a GiB, and fio's in parts of them
+  std::vector<double> values, ratios;  // CPU seconds per GiB, and fio's relative to them
 
   void Add(double value, const std::optional<DriveSpeed>& peer) {
     values.push_back(value);
@@ -197,7 +195,7 @@ void AddRow(const std::string& name, const Series& series, const char* unit,
   rows->Add(row, SpreadOf(series.ratios));
 }
 
-// The fastest of the sizes that fio has too, a second each.
+// The fastest of the sizes that fio uses too, one second each.
 uint64_t BestBlocks(Ours* ours, nvme::IoKind kind) {
   constexpr std::array<uint64_t, 3> kSizes{kMiB, 4 * kMiB, 256 * kKiB};
   SteadyClock clock;
@@ -216,7 +214,7 @@ uint64_t BestBlocks(Ours* ours, nvme::IoKind kind) {
 
 struct PieceRuns {
   std::string path;
-  uint64_t pairs = 0, block_bytes = 0;  // 0: what is best
+  uint64_t pairs = 0, block_bytes = 0;  // 0: the best
 };
 
 void Measure(Ours* ours, const PieceRuns& runs, nvme::IoKind kind, RowPrinter* rows) {
@@ -227,8 +225,7 @@ void Measure(Ours* ours, const PieceRuns& runs, nvme::IoKind kind, RowPrinter* r
   Series checked{
       .against = "fio, with a CRC32C in each block (verify=crc32c)", .values = {}, .ratios = {}};
   SteadyClock clock;
-  // fio takes the same blocks of the drive that ours takes: one file's may be faster than
-  // another's.
+  // fio uses the same blocks of the drive as ours: another file's may be faster or slower.
   const FioWay way = BestFioWay(path, direction, nvme::kDataFileName);
   const uint64_t blocks = runs.block_bytes > 0 ? runs.block_bytes : BestBlocks(ours, kind);
   ours->UseBlocksOf(blocks);
@@ -238,7 +235,7 @@ void Measure(Ours* ours, const PieceRuns& runs, nvme::IoKind kind, RowPrinter* r
                direction.c_str(), way.block, way.depth, FormatBytes(blocks).c_str());
 
   const FioWay checking{.block = way.block, .depth = way.depth, .checks = true};
-  if (!reads) MeasureFio(path, "write", checking);  // not counted: its first writes allocate
+  if (!reads) MeasureFio(path, "write", checking);  // not counted: fio's first writes allocate
   for (uint64_t pair = 0; pair < runs.pairs; ++pair) {
     clock.SleepNs(kDrivePauseNs);
     const DriveSpeed own = ours->Run(kind, true);
@@ -251,7 +248,7 @@ void Measure(Ours* ours, const PieceRuns& runs, nvme::IoKind kind, RowPrinter* r
     if (pair % kPairsPerPart != 0) continue;
 
     clock.SleepNs(kDrivePauseNs);
-    if (reads) MeasureFio(path, "write", checking);  // what it can check
+    if (reads) MeasureFio(path, "write", checking);  // data for it to check
     checked.Add(own.cpu_per_gib, MeasureFio(path, direction, checking));
     clock.SleepNs(kDrivePauseNs);
     transfers.Add(ours->Run(kind, false).cpu_per_gib, other);
@@ -270,9 +267,9 @@ void Measure(Ours* ours, const PieceRuns& runs, nvme::IoKind kind, RowPrinter* r
 void MeasurePieces(const PieceRuns& runs, RowPrinter* rows) {
   Ours ours(runs.path);
   std::fprintf(stderr, "bench_nvme: %s\n", ours.Name().c_str());
-  ours.Run(nvme::IoKind::kWrite, true, kPieces);  // allocates
+  ours.Run(nvme::IoKind::kWrite, true, kPieces);  // allocates the file
   Measure(&ours, runs, nvme::IoKind::kWrite, rows);
-  ours.Run(nvme::IoKind::kWrite, true, kPieces);  // so that every piece can be read
+  ours.Run(nvme::IoKind::kWrite, true, kPieces);  // makes every piece readable
   Measure(&ours, runs, nvme::IoKind::kRead, rows);
 }
 

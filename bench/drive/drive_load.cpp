@@ -21,12 +21,12 @@ namespace tidepool::bench {
 namespace {
 
 constexpr uint64_t kBlock = kMiB;
-constexpr uint32_t kBlocks = 64;  // of the file, each with memory of its own
-constexpr uint64_t kBurst = 8;    // blocks that may be caught up at once
+constexpr uint32_t kBlocks = 64;  // of the file, each with its own memory
+constexpr uint64_t kBurst = 8;    // blocks of backlog processed at once
 constexpr int kLookMilliseconds = 1;
 
 struct Wish {
-  std::atomic<uint64_t> read, written;  // bytes a second
+  std::atomic<uint64_t> read, written;  // bytes per second
 };
 
 Wish* MapWish(const std::string& directory) {
@@ -105,7 +105,7 @@ class Load {
   const UniqueFd file_;
   nvme::PageMemory memory_;
   std::unique_ptr<nvme::IoQueue> queue_;
-  std::vector<uint32_t> free_;  // blocks, the one that was used longest ago first
+  std::vector<uint32_t> free_;  // free blocks, least recently used first
   std::array<double, 2> credits_{};
   int64_t last_ns_ = clock_.NowNs();
 };

@@ -1,8 +1,8 @@
-// DriveLoad: a process that moves as many bytes to and from a drive as it is told, through
-// memserver's own I/O queue (nvme/io_queue.h), and does nothing else. What it costs a job beside it
-// is what the machine itself takes.
+// DriveLoad: a process that does nothing but move a requested number of bytes per second to and
+// from a drive, through memserver's own I/O queue (nvme/io_queue.h). What it costs a job beside it
+// is the machine's own cost.
 //
-// The wish lies in a page of a file that two processes map: one calls WishDriveLoad, the other one
+// The request is in a page of a file that two processes map: one calls WishDriveLoad, the other
 // RunDriveLoad.
 #pragma once
 
@@ -11,14 +11,14 @@
 
 namespace tidepool::bench {
 
-struct DriveLoad {  // bytes a second
+struct DriveLoad {  // bytes per second
   uint64_t read = 0, written = 0;
 };
 
-// In `directory`, for the process that runs there or will. Ends the program when no file can be
-// made.
+// Sets the load in `directory`, for the present or a later process there. Ends the program if the
+// file cannot be created.
 void WishDriveLoad(const std::string& directory, const DriveLoad& load);
-// Never returns; nothing is moved while nothing is wished. Takes 64 MiB of the drive.
+// Never returns; idle while no load is requested. Takes 64 MiB of the drive.
 [[noreturn]] void RunDriveLoad(const std::string& directory);
 
 }  // namespace tidepool::bench

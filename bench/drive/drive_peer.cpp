@@ -15,7 +15,7 @@
 namespace tidepool::bench {
 namespace {
 
-// The number behind the first `"key" :` after `section` in fio's report; none when it is missing.
+// The number after the first `"key" :` after `section` in fio's report; nullopt if missing.
 std::optional<double> NumberBehind(const std::string& text, const std::string& section,
                                    const std::string& key) {
   const size_t from = text.find(section);
@@ -25,7 +25,7 @@ std::optional<double> NumberBehind(const std::string& text, const std::string& s
   return std::strtod(text.c_str() + colon + 1, nullptr);
 }
 
-// The output of a program; none when it fails or is missing.
+// The output of a program; nullopt if it fails or is missing.
 std::optional<std::string> OutputOf(const std::string& command) {
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return std::nullopt;
@@ -39,7 +39,7 @@ std::optional<std::string> OutputOf(const std::string& command) {
 // The speed in one section of the report.
 std::optional<DriveSpeed> SpeedIn(const std::string& report, const std::string& direction,
                                   double cpu_share) {
-  const std::string section = "\"" + direction + "\" : {";  // the options name the direction too
+  const std::string section = "\"" + direction + "\" : {";  // the options name it, too
   const auto rate = NumberBehind(report, section, "bw_bytes"),
              bytes = NumberBehind(report, section, "io_bytes");
   const auto runtime_ms = NumberBehind(report, section, "runtime");
@@ -57,7 +57,7 @@ void RemoveScratch() {
   std::error_code ignored;
   std::filesystem::remove_all(ScratchPath(), ignored);
 }
-// Cleans up when the program is interrupted, too; only calls that a signal handler may make.
+// Cleans up also when the program is interrupted; only async-signal-safe calls.
 void RemoveScratchAndEnd(int signal) {
   if (fork() == 0) execl("/bin/rm", "rm", "-rf", "--", ScratchPath().c_str(), nullptr);
   std::signal(signal, SIG_DFL);
@@ -72,7 +72,7 @@ bool HasFio() {
 
 std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::string& direction,
                                      const FioWay& way) {
-  // Then the C library takes pages of 2 MiB for fio's buffers, as memserver does for its staging.
+  // Makes the C library use 2 MiB pages for fio's buffers, like memserver's staging.
   const auto report = OutputOf(
       "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 fio --name=tidepool --filename='" + directory + "/" +
       way.file + "' --size=1g --rw=" + direction + " --bs=" + way.block +

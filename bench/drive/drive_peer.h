@@ -1,7 +1,7 @@
-// MeasureFio: how fast the program fio reads and writes on the file system of a directory, as what
-// a benchmark of a drive is held against.
+// MeasureFio: how fast the program fio reads and writes on a directory's file system: the baseline
+// of a drive benchmark.
 //
-// One thread; it blocks. fio is a program of Debian's that need not be there.
+// One thread; blocks. fio is a Debian package that may be missing.
 #pragma once
 
 #include <cstdint>
@@ -12,39 +12,39 @@
 
 namespace tidepool::bench {
 
-// Before each run: drives of virtual machines save up what they did not do, and fio takes its time
-// to begin.
+// Pause before each run: drives of virtual machines accumulate unused bandwidth, and fio takes time
+// to start.
 inline constexpr int64_t kDrivePauseNs = kNsPerSecond / 2;
 
-// What one run reached.
+// The result of one run.
 struct DriveSpeed {
   double gib_per_second = 0;
   double cpu_per_gib = 0;  // seconds
 };
 
-// How fio asks the drive.
+// Settings of a fio run.
 struct FioWay {
   const char* block = "1m";
-  uint32_t depth = 64;  // blocks that are out
-  // A CRC32C in each block: made before it is written, looked at when it was read (of what was
-  // written so).
+  uint32_t depth = 64;  // blocks in flight
+  // A CRC32C in each block: computed before writing, checked after reading (blocks must have been
+  // written with it).
   bool checks = false;
-  const char* file = "fio.data";  // in the directory, of 1 GiB; made where it is not there
+  const char* file = "fio.data";  // in the directory, 1 GiB; created if missing
 };
 
-// True where fio can be started.
+// True if fio can be started.
 bool HasFio();
-// A second of sequential blocks, io_uring, direct, registered buffers in pages of 2 MiB.
-// `direction`: "read", "write", or "rw", half of each, whose speed is the sum. Nothing where fio is
-// missing or fails.
+// One second of sequential blocks, io_uring, direct, registered buffers in 2 MiB pages.
+// `direction`: "read", "write", or "rw", half of each, where the speed is the sum. nullopt if fio
+// is missing or fails.
 std::optional<DriveSpeed> MeasureFio(const std::string& directory, const std::string& direction,
                                      const FioWay& way = {});
-// The fastest of four ways on that file, a second each.
+// The fastest of four settings on that file, one second each.
 FioWay BestFioWay(const std::string& directory, const std::string& direction,
                   const char* file = FioWay().file);
 
-// A new directory in `base`, mode 0700, that is removed when the program ends, also where it gives
-// up or is broken off. Once a program.
+// A new directory in `base`, mode 0700, removed when the program ends, also by an error or a
+// signal. Call once per program.
 std::string ScratchIn(const std::string& base);
 
 }  // namespace tidepool::bench

@@ -58,8 +58,8 @@ class StepSide {
   ServedJob job_;
 };
 
-// The least that a step can take: what it moves at fio's speed, each way and both at once, and the
-// update itself.
+// The least time of a step: its traffic at fio's speed, in each direction and both at once, plus
+// the update itself.
 class Bound {
  public:
   explicit Bound(const std::string& directory) : directory_(directory) {

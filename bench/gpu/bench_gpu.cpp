@@ -1,8 +1,8 @@
-// bench_gpu: what a GPU's links can do, and how near the product comes: copies, the start of a
-// pool, imports and flags between two processes, and the Adam kernel.
+// bench_gpu: the capabilities of a GPU's links, and how close the product comes: copies, the start
+// of a pool, imports and flags between two processes, and the Adam kernel.
 //
-// Everything is held against what the driver gives a plain program in the same run. Without a GPU
-// it says so and ends with 9.
+// Everything is compared with what the driver gives a plain program in the same run. Without a GPU
+// it says so and exits with 9.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -22,7 +22,7 @@
 namespace tidepool::bench {
 namespace {
 
-// The most uncertain part comes first.
+// The least certain part comes first.
 constexpr std::array<std::string_view, 7> kParts{"done", "copies", "pool", "beside",
                                                  "peer", "push",   "adam"};
 
@@ -62,7 +62,7 @@ int Main(int argc, char** argv) {
   const auto wanted = [&](std::string_view part) {
     return part != without && (only.empty() || only == part);
   };
-  // Before the driver is started.
+  // Created before the driver is started.
   std::unique_ptr<GpuPeer> peer;
   if (wanted("peer")) peer = std::make_unique<GpuPeer>(0);
 

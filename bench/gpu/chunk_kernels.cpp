@@ -18,7 +18,7 @@
 namespace tidepool::bench {
 namespace {
 
-// Chunks that a thread takes: a claim costs nothing, and threads end together.
+// Chunks per claim: a claim costs nothing, and threads end together.
 constexpr uint64_t kAtOnce = 16;
 
 double ThreadCpuSeconds() {
@@ -44,7 +44,7 @@ ChunkKernels::ChunkKernels(uint64_t chunks, uint64_t elements, Crew* crew)
       factors_(
           optim::MakeFactors({}, {.lr = 1e-4, .optimizer_step = 10, .gradient_scale = 1.0F}, {})),
       whole_{.begin = 0, .count = elements} {
-  // The planes of all chunks lie in one piece of the pool.
+  // The planes of all chunks are contiguous in the pool.
   memserver::HostPoolOptions options;
   options.bytes = chunks * kPlanes * plane_bytes_;
   pool_ = OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
@@ -75,7 +75,7 @@ double ChunkKernels::ForEach(Task task) {
     }
     seconds[thread] = ThreadCpuSeconds() - before;
   });
-  // The system counts microseconds: what takes less took one.
+  // The system counts microseconds: round shorter times up to one.
   return std::max(std::accumulate(seconds.begin(), seconds.end(), 0.0), 1e-6);
 }
 

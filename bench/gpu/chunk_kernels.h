@@ -1,9 +1,9 @@
-// ChunkKernels: the work on bytes that a step gives a server, by the kernels that it calls and
-// without the server: every chunk copied out, its gradient copied in and scanned, its states
-// updated. No requests, no queues, no other process: the least that such a step can cost.
+// ChunkKernels: a server's byte work in a step, done with the same kernels but without a server:
+// copies out every chunk, copies in and scans its gradient, updates its states. Without requests,
+// queues and other processes: the least cost of such a step.
 //
 // One thread, with its Crew, whose threads share each part of the step. fp32 chunks of one
-// parameter each, as ServedJob has them.
+// parameter each, as in ServedJob.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,10 @@ namespace tidepool::bench {
 
 class ChunkKernels {
  public:
-  // Makes planes of `chunks` x `elements` in a host pool of its own. Ends the program where the
-  // memory is short.
+  // Makes planes of `chunks` x `elements` in its own host pool. Ends the program if memory is
+  // short.
   ChunkKernels(uint64_t chunks, uint64_t elements, Crew* crew);
-  // Does one step; returns the CPU seconds that the crew's threads took for it together.
+  // Runs one step; returns the crew's total CPU seconds.
   double StepSeconds();
 
  private:
@@ -31,11 +31,11 @@ class ChunkKernels {
     optim::ProgressWord word;
   };
   memserver::Work WorkOn(uint64_t chunk, memserver::WorkKind kind);
-  // A chunk's planes lie behind each other and begin on pages, as in the daemon.
+  // A chunk's planes are contiguous and page-aligned, as in the daemon.
   std::byte* At(Plane plane, uint64_t chunk) const {
     return planes_ + (chunk * kPlanes + plane) * plane_bytes_;
   }
-  // Runs task(thread, chunk) for all chunks, a few at a time on any free thread; returns the CPU
+  // Runs task(thread, chunk) for all chunks, in small batches on any free thread; returns the CPU
   // seconds of all threads.
   template <typename Task>
   double ForEach(Task task);
@@ -45,8 +45,8 @@ class ChunkKernels {
   const uint64_t plane_bytes_;
   std::unique_ptr<memserver::HostPool> pool_;
   std::byte* planes_ = nullptr;
-  // The client's memory: one chunk's place for each thread, as for a client that takes one chunk
-  // after the other.
+  // The client's memory: space for one chunk per thread, as for a client that handles chunks one
+  // after another.
   std::vector<std::byte> rcache_;
   std::vector<ProgressLine> progress_;
   std::vector<double> norm_sums_;

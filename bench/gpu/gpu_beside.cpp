@@ -18,7 +18,7 @@ namespace {
 constexpr uint64_t kCopyBytes = 64 * kMiB;
 constexpr uint64_t kAlign = 4096;
 
-// A stream each way that is kept busy.
+// Keeps a stream busy in each direction.
 class BothEngines {
  public:
   BothEngines(device::CudaDevice* device, std::byte* host)
@@ -73,8 +73,8 @@ void MeasureMemoryBeside(const GpuSetup& setup, RowPrinter* printer) {
       loops.modify(extents[0].data + begin, end - begin, 0);
     });
   };
-  // More copies than fit into the time that changing the memory takes, even at the 64 GB/s that a
-  // link has at most and if it took three times as long.
+  // More copies than fit into the time of changing the memory, even at a link's maximum of 64 GB/s
+  // and if it took three times as long.
   SteadyClock clock;
   const int64_t begin = clock.NowNs();
   modify();

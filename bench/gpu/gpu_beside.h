@@ -1,5 +1,5 @@
-// What the host's memory is still good for while both copy engines of a GPU run: the rate at which
-// an update could change it in place.
+// The remaining host memory bandwidth while both copy engines of a GPU run: the rate at which an
+// update could change memory in place.
 //
 // One thread and one on each other CPU; any failure ends the program.
 #pragma once

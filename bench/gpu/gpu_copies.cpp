@@ -22,7 +22,7 @@ namespace {
 
 constexpr uint64_t kSizes[] = {64 * kKiB, 256 * kKiB, kMiB,      4 * kMiB,
                                16 * kMiB, 64 * kMiB,  256 * kMiB};
-// Most copies in one measurement: small copies cost by number, not by bytes.
+// Most copies per measurement: the cost of small copies depends on their number, not on bytes.
 constexpr uint64_t kCopiesMax = 1024;
 
 std::string NameOfSize(uint64_t bytes) {
@@ -36,7 +36,7 @@ std::unique_ptr<memserver::HostPool> ReservePool(uint64_t bytes) {
   return OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
 }
 
-// A buffer each way on either side, and how to copy between them.
+// A buffer per direction on either side, and how to copy between them.
 struct Ends {
   // host_out is copied to the GPU, host_in from it.
   std::byte *host_out = nullptr, *host_in = nullptr;
@@ -225,7 +225,7 @@ void MeasurePoolStart(const GpuSetup& setup, RowPrinter* printer) {
 
 void MeasureAdam(const GpuSetup& setup, RowPrinter* printer) {
   PlainGpu gpu(*setup.device);
-  // Each element takes 16 bytes, and 14 for the copy.
+  // Each element takes 16 bytes, plus 14 for the copy.
   const uint64_t fits = OrDie(setup.device->MemoryBytes()).free / 40;
   const uint64_t elements = std::min(setup.adam_elements, fits) / 64 * 64;
   const auto planes = gpu.TakeGpu(elements * 16);
@@ -248,7 +248,7 @@ void MeasureAdam(const GpuSetup& setup, RowPrinter* printer) {
     std::fprintf(stderr, "bench_gpu: no row of the Adam kernel: %s\n", first.Line().c_str());
     return;
   }
-  // Both move 28 bytes an element: the copy reads and writes 14.
+  // Both move 28 bytes per element: the copy reads and writes 14.
   const auto copied = gpu.TakeGpu(14 * elements);
   Rounds rounds;
   rounds.AddWay([&] {

@@ -19,11 +19,11 @@ namespace tidepool::bench {
 namespace {
 
 constexpr uint64_t kChunkBytes = 4 * kMiB;
-constexpr uint64_t kFetches = 200;  // of a round, one after the other
+constexpr uint64_t kFetches = 200;  // per round, sequential
 constexpr uint64_t kSide = 8192;    // of the matrices
 constexpr uint64_t kProductsAhead = 20;
 
-// Products on a thread, one behind the other, until this goes.
+// Runs products on a thread, one after another, until destruction.
 class Multiplier {
  public:
   Multiplier(const GpuSetup& setup, MatrixLoop* products)
@@ -45,7 +45,7 @@ class Multiplier {
 
  private:
   std::atomic<bool> stop_{false}, runs_{false};
-  std::thread thread_;  // last: it uses the above
+  std::thread thread_;  // last, because it uses the above
 };
 
 struct Figures {

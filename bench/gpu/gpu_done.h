@@ -1,8 +1,7 @@
-// Fetches while the GPU computes for another process than memserver: how fast chunks are copied,
-// and how late a trainer's GPU hears of it, with either writer of the `done` word (memserver run
-// --gpu-done).
+// Fetches while the GPU computes for another process: copy rate of chunks, and latency until a
+// trainer's GPU sees the `done` word, with either writer of it (memserver run --gpu-done).
 //
-// One thread, and one more that multiplies; any failure ends the program.
+// One thread, and one more that multiplies matrices; any failure ends the program.
 #pragma once
 
 #include "bench/gpu/gpu_copies.h"
@@ -10,7 +9,7 @@
 
 namespace tidepool::bench {
 
-// Prints the rows of both writers.
+// Prints the rows for both writers.
 void MeasureDone(const GpuSetup& setup, RowPrinter* printer);
 
 }  // namespace tidepool::bench

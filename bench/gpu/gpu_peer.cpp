@@ -30,18 +30,18 @@ constexpr uint64_t kFlagBytes = kPageBytes;
 
 enum Work : uint64_t { kImport = 1, kFlagsByCpu = 2, kFlagsByStream = 3 };
 
-// Words of the flags' page; each has a line of its own.
+// Words in the flags' page; each has its own cache line.
 struct Words {
   explicit Words(std::byte* page) : ready(At(page, 0)), done(At(page, 1)), seen(At(page, 2)) {}
   static Flag* At(std::byte* page, uint64_t line) {
     return reinterpret_cast<Flag*>(page + 64 * line);
   }
-  Flag* const ready;  // this process asks
+  Flag* const ready;  // this process requests
   Flag* const done;   // the peer's stream answers
   Flag* const seen;   // this process's stream has seen the answer
 };
 
-// Spins; ends the program when nothing happens for two minutes.
+// Spins; ends the program after two minutes without a change.
 void SpinUntil(const Flag* flag, uint64_t value) {
   const SteadyClock clock;
   const int64_t end = clock.NowNs() + kPatienceNs;
@@ -92,8 +92,8 @@ void ServeImports(device::CudaDevice* device, const UniqueFd& exported, uint64_t
   (void)shm::SendPacket(socket, BytesOf(times));
 }
 
-// Both ways of waiting for the asker: the stream itself (`by_stream`), or this processor, which
-// then lets the stream answer: as a memserver does.
+// Serves both ways of waiting: by the stream itself (`by_stream`), or by this CPU, which then lets
+// the stream answer, as in a memserver.
 void ServeFlags(device::CudaDevice* device, UniqueFd page, bool by_stream, uint64_t count,
                 int socket) {
   const auto segment =
@@ -106,7 +106,7 @@ void ServeFlags(device::CudaDevice* device, UniqueFd page, bool by_stream, uint6
   for (uint64_t i = 1; i <= count; ++i) {
     by_stream ? stream->WaitFlag(words.ready, i) : SpinUntil(words.ready, i);
     stream->WriteFlag(words.done, i);
-    // No further ahead than a ring of requests would be.
+    // At most as far ahead as a ring of requests.
     if (by_stream && i % 64 == 0) stream->Synchronize(stream->Record());
   }
   stream->Synchronize(stream->Record());
@@ -151,7 +151,7 @@ GpuPeer::GpuPeer(int ordinal) : ordinal_(ordinal) {
   _exit(0);
 }
 
-// The peer goes when its socket ends; one that hangs in the driver is killed.
+// The peer exits when its socket ends; one that hangs in the driver is killed.
 GpuPeer::~GpuPeer() {
   socket_.Reset();
   SteadyClock clock;
@@ -233,14 +233,14 @@ void GpuPeer::MeasureFlags(device::CudaDevice* device, uint64_t trips, RowPrinte
     const auto registration = OrDie(device->Register(segment->data(), kFlagBytes));
     const auto stream = OrDie(device->OpenStream());
     const Words words(segment->data());
-    // Every trip is answered, however many the clock lets through.
+    // Every trip is answered, however few the time limit allows.
     const uint64_t all = trips + kWarmUpTrips;
     const auto count = static_cast<int>(trips);
 
     Send({work, 0, all}, segment->fd());
     AwaitReady();
     uint64_t next = 0;
-    // Ask, wait and tell by this process's stream; the processor looks at the last word.
+    // This process's stream requests, waits and reports; the CPU polls the last word.
     const auto by_stream = [&] {
       stream->WriteFlag(words.ready, ++next);
       stream->WaitFlag(words.done, next);
@@ -255,7 +255,7 @@ void GpuPeer::MeasureFlags(device::CudaDevice* device, uint64_t trips, RowPrinte
 
     const std::vector<double> micros =
         work == kFlagsByCpu ? TimeRoundTrips(count, by_stream) : TimeRoundTrips(count, by_cpu);
-    words.ready->store(all, std::memory_order_release);  // lets go of the trips that were cut off
+    words.ready->store(all, std::memory_order_release);  // releases the trips that were cut off
     AwaitReady();
 
     add(work == kFlagsByCpu

@@ -1,8 +1,8 @@
-// GpuPeer: a second process on the same GPU, for what only two processes show: the cost of
-// importing memory, and how long a flag takes from one to the other.
+// GpuPeer: a second process on the same GPU, for measurements that need two: the cost of importing
+// memory, and the latency of flags between processes.
 //
-// One thread. Make it before this process first calls CUDA: it forks, and a driver that has been
-// started does not survive that. Any failure on either side ends the program.
+// One thread. Create it before this process's first CUDA call: it forks, and a started driver does
+// not survive that. Any failure on either side ends the program.
 #pragma once
 
 #include <sys/types.h>
@@ -19,20 +19,20 @@ namespace tidepool::bench {
 class GpuPeer {
  public:
   explicit GpuPeer(int ordinal);
-  ~GpuPeer();  // ends the process
+  ~GpuPeer();  // ends the peer process
   GpuPeer(const GpuPeer&) = delete;
   GpuPeer& operator=(const GpuPeer&) = delete;
 
-  // Importing memory of this process, by each form that the GPU has, and letting go of it.
+  // Imports this process's memory, in each form that the GPU supports, and releases it.
   void MeasureImport(uint64_t bytes, uint64_t rounds, RowPrinter* printer);
-  // Round trips through flags in a page that both processes have registered.
+  // Round trips through flags in a page registered by both processes.
   void MeasureFlags(device::CudaDevice* device, uint64_t trips, RowPrinter* printer);
 
  private:
   struct Order;
   void Send(const Order& order, int fd);
   void AwaitReady();
-  // Importing took the peer this long, and letting go, in seconds.
+  // The peer's times for import and release, in seconds.
   struct Times {
     double import = 0, release = 0;
   };

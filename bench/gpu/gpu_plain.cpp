@@ -12,7 +12,7 @@ namespace {
 using HostAlloc = int (*)(void** memory, size_t bytes, unsigned flags);
 using HostFree = int (*)(void* memory);
 
-// A function of the library that the product has loaded already; null where it is missing.
+// A function of the library that the product has loaded; null if missing.
 template <typename Function>
 Function Find(const char* name) {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -52,7 +52,7 @@ void PlainStream::Synchronize() {
   OrDie(driver_->Try("waiting for plain copies", driver_->stream_synchronize, stream_));
 }
 
-// The device keeps the context; asking it for its memory makes that context current on this thread.
+// The device keeps the context; asking for its memory makes that context current on this thread.
 PlainGpu::PlainGpu(const device::CudaDevice& device) : driver_(OrDie(device::CudaDriver::Load())) {
   OrDie(device.MemoryBytes().status());
 }

@@ -1,6 +1,6 @@
-// PlainGpu: a GPU as a program without a memserver uses it: memory that the driver allocates,
-// copies one after another, and nothing of ours in between but the table of the driver's functions.
-// What the product's copies are held against.
+// PlainGpu: a GPU as used by a program without a memserver: memory allocated by the driver,
+// sequential copies, and none of our code but the table of driver functions. The baseline for the
+// product's copies.
 //
 // One thread. Any failure ends the program (bench/harness/row.h).
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace tidepool::bench {
 
-// Host memory of cuMemHostAlloc (zeroed by nobody); freed with this object.
+// Host memory of cuMemHostAlloc (not zeroed); freed with this object.
 class PinnedBytes {
  public:
   ~PinnedBytes();
@@ -28,7 +28,7 @@ class PinnedBytes {
   std::byte* data_ = nullptr;
 };
 
-// Memory of the GPU by the driver's plain allocation; freed with this object.
+// GPU memory of the driver's plain allocator; freed with this object.
 class GpuBytes {
  public:
   ~GpuBytes();
@@ -43,15 +43,15 @@ class GpuBytes {
   std::byte* data_ = nullptr;
 };
 
-// A stream of the driver, non-blocking; destroyed with this object.
+// A non-blocking driver stream; destroyed with this object.
 class PlainStream {
  public:
   ~PlainStream();
   PlainStream(const PlainStream&) = delete;
   PlainStream& operator=(const PlainStream&) = delete;
-  // Start work, and wait for all of it.
+  // Start work, and wait for all of it to complete.
   void Copy(void* to, const void* from, uint64_t bytes);
-  void Fill(void* at, uint64_t bytes);  // with zeros
+  void Fill(void* at, uint64_t bytes);  // zeroes
   void Synchronize();
   // The driver's handle.
   void* native() const { return stream_; }
@@ -68,8 +68,7 @@ class PlainGpu {
   // Uses the context that `device` made current on this thread.
   explicit PlainGpu(const device::CudaDevice& device);
 
-  // False: this driver has no cuMemHostAlloc (a stand-in for tests), and TakePinned must not be
-  // called.
+  // False: this driver has no cuMemHostAlloc (a fake for tests), and TakePinned must not be called.
   static bool HasPinned();
   std::unique_ptr<PinnedBytes> TakePinned(uint64_t bytes);
   std::unique_ptr<GpuBytes> TakeGpu(uint64_t bytes);

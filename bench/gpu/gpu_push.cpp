@@ -19,7 +19,7 @@ namespace tidepool::bench {
 namespace {
 
 constexpr uint64_t kMatrixSide = 8192;
-constexpr uint64_t kProducts = 200;  // about 0.3 s of a GPU that does 790 TFLOP/s
+constexpr uint64_t kProducts = 200;  // about 0.3 s on a GPU with 790 TFLOP/s
 
 struct Way {
   const char* name;
@@ -27,8 +27,8 @@ struct Way {
   double target;
 };
 
-// The plain loop that a push is held against: whole chunks one behind the other, a stream each way,
-// from memory of cuMemHostAlloc.
+// The baseline for pushes: sequential whole chunks, one stream per direction, from memory of
+// cuMemHostAlloc.
 class PlainLoop {
  public:
   PlainLoop(const GpuSetup& setup, uint64_t bytes)
@@ -99,7 +99,7 @@ void MeasureChunks(const GpuSetup& setup, uint64_t chunk, PlainLoop* plain, RowP
   }
 }
 
-// Products of this process, alone and while the server copies chunks into its memory.
+// Products of this process, alone and while the server copies chunks to its memory.
 void MeasureBesideProducts(const GpuSetup& setup, RowPrinter* printer) {
   PlainGpu gpu(*setup.device);
   auto made = MatrixLoop::Make(&gpu, kMatrixSide);

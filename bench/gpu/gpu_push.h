@@ -1,7 +1,7 @@
-// Chunks between a memserver's pool and the memory of a GPU that this process brought, as a trainer
-// has them: against plain copies of the same sizes, and beside matrix products of this process.
+// Chunks between a memserver's pool and GPU memory that this process has brought, as in a trainer:
+// compared with plain copies of the same sizes, and beside this process's matrix products.
 //
-// One thread, and one more that multiplies; any failure ends the program.
+// One thread, and one more that multiplies matrices; any failure ends the program.
 #pragma once
 
 #include "bench/gpu/gpu_copies.h"
@@ -9,7 +9,7 @@
 
 namespace tidepool::bench {
 
-// Prints the rows of both directions, alone and beside products.
+// Prints the rows for both directions, alone and concurrent with products.
 void MeasurePush(const GpuSetup& setup, RowPrinter* printer);
 
 }  // namespace tidepool::bench

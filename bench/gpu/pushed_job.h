@@ -1,4 +1,4 @@
-// PushedJob: a memserver, and a job of one rank whose rCache is memory of the GPU of this process.
+// PushedJob: a memserver, and a job of one rank whose rCache is this process's GPU memory.
 //
 // One thread; any failure ends the program.
 #pragma once
@@ -23,7 +23,7 @@ namespace tidepool::bench {
 
 class PushedJob {
  public:
-  // `flags`: of the memserver, besides those that it needs.
+  // `flags`: additional flags of the memserver.
   PushedJob(device::CudaDevice* device, uint64_t chunk_bytes, uint64_t chunks,
             const std::vector<std::string>& flags = {})
       : shape_(ShapeOf(chunk_bytes, chunks)),
@@ -50,7 +50,7 @@ class PushedJob {
   PushedJob(const PushedJob&) = delete;
   PushedJob& operator=(const PushedJob&) = delete;
 
-  // All chunks to the GPU, all gradients from it, or both.
+  // Moves all chunks to the GPU, all gradients from it, or both.
   void Run(bool to, bool from) {
     for (uint32_t chunk = 0; chunk < shape_.chunks; ++chunk) {
       if (to) Add(client_->StartFetch(RangeOf(chunk, 0), version_), &fetches_);
@@ -71,9 +71,9 @@ class PushedJob {
     Run(true, false);
   }
 
-  // Chunks of the job.
+  // Number of the job's chunks.
   uint64_t chunks() const { return shape_.chunks; }
-  // One fetch, from the moment when its copy may begin until its `done` word is there; seconds.
+  // Seconds of one fetch, from the moment its copy may begin until its `done` word arrives.
   double FetchSeconds(uint32_t chunk) {
     const client::Ticket ticket = OrDie(client_->StartFetch(RangeOf(chunk, 0), version_));
     const client::TicketFlags flags = client_->FlagsOf(ticket);
@@ -91,7 +91,7 @@ class PushedJob {
   }
 
  private:
-  static constexpr uint64_t kBlocks = 8;  // of the rCache: so many chunks are in flight each way
+  static constexpr uint64_t kBlocks = 8;  // of the rCache: chunks in flight in each direction
   static constexpr int64_t kStartNs = 300 * kNsPerSecond;
 
   static std::vector<std::string> FlagsOf(const JobShape& shape,
@@ -116,7 +116,7 @@ class PushedJob {
             .element_count = shape_.chunk_elements,
             .rcache_offset = (first_block + chunk % kBlocks) * chunk_bytes_};
   }
-  // The blocks are free and the gradients there: nothing but the server is waited for.
+  // The blocks are free and the gradients ready: only the server is waited for.
   void Add(Result<client::Ticket> started, std::deque<client::Ticket>* tickets) {
     const client::Ticket ticket = OrDie(std::move(started));
     const client::TicketFlags flags = client_->FlagsOf(ticket);

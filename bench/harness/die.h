@@ -1,4 +1,4 @@
-// Die: how a benchmark ends that cannot measure.
+// Die: ends a benchmark that cannot measure.
 //
 // Any thread; a failure ends the program.
 #pragma once

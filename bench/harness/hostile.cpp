@@ -34,7 +34,7 @@ namespace {
 
 constexpr int64_t kLimitNs = 10 * kNsPerSecond;
 constexpr int64_t kCrashEveryNs = kNsPerSecond / 20;
-constexpr uint32_t kDescriptors = 253;  // the most that a message carries
+constexpr uint32_t kDescriptors = 253;  // the most in one message
 constexpr uint64_t kChunkElements = 256 * 1024;
 
 JobShape SmallJob(const std::string& name) {
@@ -51,7 +51,7 @@ JobShape LargeJob(const std::string& name, uint32_t chunks) {
           .world = 1,
           .rcache_bytes = sizeof(float) * kChunkElements};
 }
-// Jobs that take what is left of the pool, and states on the drive.
+// Jobs that take the rest of the pool, and states on the drive.
 JobShape GreedyJob() {
   return LargeJob("greedy", 16);
 }
@@ -102,7 +102,7 @@ void StopAtOnce(const Scene& scene) {
   for (;;) raise(SIGSTOP);
 }
 
-// Asks for as much as it may and takes no answer; then it leaves without a word, and comes again.
+// Sends as many requests as allowed and takes no answers; then leaves silently, and returns.
 void NeverDrain(const Scene& scene) {
   SteadyClock clock;
   client::ClientOptions options;
@@ -130,7 +130,7 @@ void NeverDrain(const Scene& scene) {
   }
 }
 
-// A trainer every 50 ms that attaches, asks, and dies.
+// Every 50 ms a trainer that attaches, sends requests, and dies.
 void CrashLoop(const Scene& scene) {
   SteadyClock clock;
   for (int64_t next = clock.NowNs();; next += kCrashEveryNs) {
@@ -152,7 +152,7 @@ void CrashLoop(const Scene& scene) {
   }
 }
 
-// Takes all that is left of the pool, and as many copies as its ring has places for.
+// Takes the rest of the pool, and as many copies as its ring has slots.
 void LeaseEverything(const Scene& scene) {
   const JobShape shape = GreedyJob();
   ServedJob job(shape, scene.socket_dir);
@@ -171,14 +171,14 @@ void LeaseEverything(const Scene& scene) {
   }
 }
 
-// Steps without a pause, with all states on the drive.
+// Steps without pauses, with all states on the drive.
 void HogNvme(const Scene& scene) {
   ServedJob job(NvmeJob(), scene.socket_dir);
   for (;;) job.Step();
 }
 
-// The same job at a memserver of its own, all of it for the system below everybody else: what is
-// left of its cost is the machine's, and not of sharing a memserver.
+// The same job at another memserver, with the lowest priority in the system: the remaining cost is
+// the machine's, not that of sharing a memserver.
 void HogNvmeElsewhere(const Scene& scene) {
   const sched_param none{};
   if (sched_setscheduler(0, SCHED_IDLE, &none) != 0)
@@ -187,7 +187,7 @@ void HogNvmeElsewhere(const Scene& scene) {
   const std::string own = scene.drive + "/own";
   std::filesystem::create_directories(own);
   std::filesystem::permissions(own, std::filesystem::perms::owner_all);
-  setenv("TMPDIR", scene.drive.c_str(), 1);  // goes with the drive's folder: this process is killed
+  setenv("TMPDIR", scene.drive.c_str(), 1);  // removed with the drive's folder, as this is killed
 
   const uint64_t pool = shm::StateBytesOf(SpecOf(NvmeJob())).total() + 16 * kMiB;
   const auto server = OrDie(ServerProcess::Start(
@@ -199,8 +199,8 @@ void HogNvmeElsewhere(const Scene& scene) {
   for (;;) job.Step();
 }
 
-// Does nothing to memserver at all: what it costs a job is the machine's, two CPUs that share a
-// core and its memory.
+// Does nothing to memserver: its cost to a job is the machine's: two CPUs that share a core and its
+// memory.
 void Copy(const Scene&) {
   std::vector<std::byte> from(kChunkElements * sizeof(float)), to(from.size());
   for (;;) {
@@ -209,7 +209,7 @@ void Copy(const Scene&) {
   }
 }
 
-// As much as WishDriveLoad says.
+// Moves as much as WishDriveLoad requests.
 void UseDrive(const Scene& scene) {
   RunDriveLoad(scene.drive);
 }
@@ -242,7 +242,7 @@ uint64_t HogNvmeBytes() {
 
 void RunHostile(const std::string& name, const Scene& scene) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // The system shares out the CPUs, not memserver: a neighbour gets the lowest priority there.
+  // The system, not memserver, divides the CPUs: a neighbour gets its lowest priority.
   setpriority(PRIO_PROCESS, 0, 19);
   for (const Hostile& hostile : kHostiles) {
     if (name == hostile.name) hostile.run(scene);

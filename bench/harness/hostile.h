@@ -1,8 +1,8 @@
-// Hostile neighbours for bench_neighbour: each is a process that does one bad thing to a memserver,
-// without end.
+// Hostile neighbours for bench_neighbour: each is a process that keeps doing one bad thing to a
+// memserver.
 //
-// RunHostile belongs to the process that is one (the benchmark's own program, started once more);
-// it returns only on an error of this program.
+// RunHostile runs in the neighbour's process (the benchmark's own program, started again); it
+// returns only on an error of this program.
 #pragma once
 
 #include <sys/types.h>
@@ -15,7 +15,7 @@
 
 namespace tidepool::bench {
 
-// Where it is done.
+// Where a neighbour runs.
 struct Scene {
   std::string socket_dir;
   std::string drive;  // a directory
@@ -23,21 +23,21 @@ struct Scene {
 
 // One kind of neighbour.
 struct Hostile {
-  const char* name;    // of --hostile
-  const char* what;    // for the row
-  uint32_t processes;  // that do it at once
+  const char* name;    // value of --hostile
+  const char* what;    // description, for the row
+  uint32_t processes;  // number of concurrent processes
   void (*run)(const Scene& scene);
-  // Does nothing to memserver: its rows say what the machine costs, and have no target.
+  // Does nothing to memserver: its rows show the machine's cost, and have no target.
   bool is_bystander = false;
-  bool same_round = false;            // measured in the rounds of the one before it
-  int64_t begin_ns = 300 * kNsPerMs;  // until it is at work
+  bool same_round = false;            // measured in the same rounds as the previous one
+  int64_t begin_ns = 300 * kNsPerMs;  // time to get to work
 };
 // All kinds.
 std::span<const Hostile> Hostiles();
 
-// The job that `nvme` trains: its quota must let it have states on NVMe alone.
+// The job that `nvme` trains: its quota must allow states on NVMe only.
 inline constexpr const char* kNvmeHogName = "nvme-hog";
-// Bytes of states that the jobs of the neighbours take from pool and NVMe.
+// Bytes of states that the neighbours' jobs take from pool and NVMe.
 uint64_t HogPoolBytes();
 uint64_t HogNvmeBytes();
 

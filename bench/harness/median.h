@@ -7,8 +7,8 @@
 
 namespace tidepool::bench {
 
-// The middle value, and the value below which `share` of all lie. Both sort a copy; empty input is
-// an error of the caller.
+// The middle value; and the value below which the fraction `share` lies. Both sort a copy; `values`
+// must not be empty.
 double Median(std::vector<double> values);
 double Percentile(std::vector<double> values, double share);
 

@@ -9,8 +9,8 @@
 namespace tidepool::bench {
 namespace {
 
-// On a machine whose cores are all taken a spinning thread waits for whole time slices: fewer round
-// trips must do there.
+// If all cores are busy, a spinning thread waits for whole time slices: fewer round trips must
+// suffice.
 constexpr int64_t kTimeMaxNs = 5 * kNsPerSecond;
 
 struct alignas(64) Word {

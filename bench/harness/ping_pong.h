@@ -1,7 +1,7 @@
-// PingPong: what every message between two cores costs at least: one word to and fro, each in its
-// own cache line.
+// PingPong: the least cost of a message between two cores: one word back and forth, each in its own
+// cache line.
 //
-// The calling thread plays one side; the other runs beside it. Both stand on the CPUs of TwoCores.
+// The calling thread is one side, another thread the other; both are pinned to CPUs of TwoCores.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,18 @@
 
 namespace tidepool::bench {
 
-// The CPUs on which two sides stand: the first two that this process may use; the same one where
-// there is no other.
+// The CPUs of the two sides: the first two that this process may use; the same one twice if there
+// is only one.
 struct TwoCores {
   int mine = 0, other = 0;
 };
-// Reads the affinity of the calling thread.
+// Uses the affinity of the calling thread.
 TwoCores FindTwoCores();
 
-inline constexpr int kWarmUpTrips = 200;  // done first, and not counted
-// Microseconds of up to `count` round trips; fewer on a machine whose cores are all taken.
+inline constexpr int kWarmUpTrips = 200;  // run first, not counted
+// Microseconds of up to `count` round trips; fewer on a machine with all cores busy.
 std::vector<double> TimeRoundTrips(int count, const std::function<void()>& round_trip);
-// The same, of the bare word.
+// The same for a bare word.
 std::vector<double> TimePingPong(int count, const TwoCores& cores);
 
 }  // namespace tidepool::bench

@@ -1,9 +1,9 @@
-// Regime: what the machine is like while something is measured, as far as the round trip of a word
-// between two CPUs tells it.
+// Regime: the state of the machine during a measurement, detected by the round trip of a word
+// between two CPUs.
 //
-// Virtual machines move: for minutes both CPUs lie behind one link of the memory, then each has its
-// own; the round trip between them is four times as long, and the bandwidth nearly twice. What was
-// measured across such a change compares two machines.
+// Virtual machines change: for minutes both CPUs share one link to memory, then each has its own;
+// the round trip between them is then four times as long, and the bandwidth nearly doubles. A
+// measurement across such a change compares two machines.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,26 @@
 
 namespace tidepool::bench {
 
-// Nanoseconds; 0 where there is one CPU. Takes a millisecond.
+// In nanoseconds; 0 with one CPU. Takes a millisecond.
 using RoundTrip = std::function<double()>;
 double MeasureRoundTripNs();
 
-// How many times longer the round trip becomes when the regime changes, at least: 110 to 130 ns
-// became 450 to 520 ns where it was seen.
+// The least factor of the round trip at a regime change: 110 to 130 ns became 450 to 520 ns where
+// it was observed.
 inline constexpr double kRegimeFactor = 1.6;
 bool SameRegime(double one_ns, double other_ns);
 
-// Round trips on both sides of what was measured.
+// Round trips before and after a measurement.
 struct RegimeSpan {
   double low_ns = 0, high_ns = 0;
 };
 
-// RegimeWatch: looks at the regime between measurements. One thread.
+// RegimeWatch: checks the regime between measurements. One thread.
 class RegimeWatch {
  public:
   explicit RegimeWatch(RoundTrip round_trip)
       : round_trip_(std::move(round_trip)), last_ns_(round_trip_()) {}
-  // What was measured since the last look. A look that follows within a moment sees the same span.
+  // The regime since the last call. A call shortly after another returns the same span.
   RegimeSpan Look();
 
  private:

@@ -12,8 +12,8 @@
 namespace tidepool::bench {
 namespace {
 
-constexpr uint32_t kAhead = 256;           // requests in flight of a rank that hurries
-constexpr uint64_t kPoolSlack = 8 * kMiB;  // beside the job's own states
+constexpr uint32_t kAhead = 256;           // most requests in flight of a rank that does not wait
+constexpr uint64_t kPoolSlack = 8 * kMiB;  // in addition to the job's states
 constexpr int64_t kStartNs = 300 * kNsPerSecond;
 
 // Requests of one rank, at most kAhead in flight.
@@ -110,8 +110,8 @@ void ServedJob::Step() {
   end.version = version_;
   end.learning_rate = 1e-4F;
   version_ = OrDie(rank.Wait(OrDie(rank.StartEndStep(end)))).version;
-  // Chunks are updated in the order of their numbers, by several workers: the last few have all
-  // ended when their new versions are there.
+  // Several workers update chunks by ascending number: when the last few have new versions, all
+  // updates have ended.
   const uint32_t last = std::min<uint32_t>(shape_.chunks, kAhead);
   for (uint32_t chunk = shape_.chunks - last; chunk < shape_.chunks; ++chunk) {
     client::Range one = Shard(chunk, 0);

@@ -1,8 +1,7 @@
 // ServedJob: a job of equal chunks with all its ranks in this process, for benchmarks of the serve
 // loop.
 //
-// One thread drives all ranks. The chunks hold zeros; each is one parameter, and shared by all
-// ranks.
+// One thread drives all ranks. The chunks contain zeros; each is one parameter shared by all ranks.
 #pragma once
 
 #include <cstdint>
@@ -16,37 +15,37 @@
 
 namespace tidepool::bench {
 
-// What the job consists of.
+// The shape of the job.
 struct JobShape {
   std::string name;
   uint32_t chunks = 1;
   uint64_t chunk_elements = 1024;  // fp32; a multiple of 16 x world
   uint32_t world = 1;
-  uint64_t rcache_bytes = 64 * 1024;  // of a rank; at least one shard
-  // How long a waiting rank spins: benchmarks of requests do not wait for a client to wake up,
-  // those of steps leave the CPU to the server.
+  uint64_t rcache_bytes = 64 * 1024;  // per rank; at least one shard
+  // How long a waiting rank spins: request benchmarks do not wait for a client's wake-up, step
+  // benchmarks leave the CPU to the server.
   int64_t spin_ns = 10 * kNsPerSecond;
 };
-// The specification that ranks attach with.
+// The specification with which ranks attach.
 shm::JobSpec SpecOf(const JobShape& shape);
-// The pool bytes that the job takes, in a form that --pool understands.
+// The job's pool size, in the form of --pool.
 std::string PoolFlagOf(const JobShape& shape);
 
 class ServedJob {
  public:
-  // Attaches every rank and puts the weights. Ends the program on any error, as all calls do.
+  // Attaches every rank and puts the weights. Ends the program on any error, like all calls.
   ServedJob(const JobShape& shape, const std::string& socket_dir);
 
-  // Ranks of the job.
+  // Number of ranks.
   uint32_t world() const { return static_cast<uint32_t>(ranks_.size()); }
   client::MemClient& rank(uint32_t rank) { return *ranks_[rank]; }
   Version version() const { return version_; }
   // Seconds in the last Step from the request that ended it until every chunk was updated.
   double update_seconds() const { return update_seconds_; }
-  // One whole step of a job of one rank: fetches every chunk, hands every gradient in, ends the
-  // step, and waits until every chunk is updated.
+  // Runs one step of a job of one rank: fetches every chunk, submits every gradient, ends the step,
+  // and waits until every chunk is updated.
   void Step();
-  // Sends the smallest request, once for each chunk: fetches its first `elements`.
+  // Sends the smallest request once per chunk: fetches its first `elements`.
   void FetchFirst(uint64_t elements);
   // Ends all sessions.
   void Detach();

@@ -58,7 +58,7 @@ static std::string NameOf(const fs::directory_entry& task) {
   return name;
 }
 
-// By the scheduler's own account, in nanoseconds; the ticks of /proc/PID/stat are too coarse for an
+// From the scheduler's account, in nanoseconds; the ticks of /proc/PID/stat are too coarse for an
 // idle server.
 double ServerProcess::CpuSeconds(std::string_view thread) const {
   double nanoseconds = 0;

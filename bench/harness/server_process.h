@@ -1,8 +1,7 @@
-// ServerProcess: a real memserver for the length of a benchmark, with a socket directory of its
-// own.
+// ServerProcess: a real memserver during a benchmark, with its own socket directory.
 //
-// One thread. The program is the memserver beside the benchmark's own program. It ends with this
-// object, and also when the benchmark dies; the socket directory is removed.
+// One thread. The program is the memserver beside the benchmark. It ends with this object, and when
+// the benchmark dies; the socket directory is removed.
 #pragma once
 
 #include <sys/types.h>
@@ -19,20 +18,19 @@ inline constexpr std::string_view kLoopThread = "tp-loop";
 
 class ServerProcess {
  public:
-  // `flags` follow `memserver run --socket-dir DIR`. Clients wait for the server by their connect
-  // time-out.
-  // Errors: kLibraryFailed (no process), kFileWriteFailed (no directory).
+  // `flags` follow `memserver run --socket-dir DIR`. Clients wait for the server with their connect
+  // time-out. Errors: kLibraryFailed (no process), kFileWriteFailed (no directory).
   static Result<ServerProcess> Start(const std::vector<std::string>& flags);
-  // SIGTERM, then waits for its end.
+  // Sends SIGTERM and waits for the end.
   ~ServerProcess();
   ServerProcess(ServerProcess&& other) noexcept;
   ServerProcess& operator=(ServerProcess&&) = delete;
 
   const std::string& socket_dir() const { return socket_dir_; }
-  // CPU time that its threads have taken so far, or those of this name; of the server itself only
-  // where it was started with `--keeper none`.
+  // CPU time of its threads so far, or of those with this name; the server's own only if started
+  // with `--keeper none`.
   double CpuSeconds(std::string_view thread = {}) const;
-  // Its serve loop runs on this CPU from now on. Ends the program where the system refuses.
+  // Pins its serve loop to this CPU from now on. Ends the program if the system refuses.
   void PinLoop(int cpu) const;
 
  private:

@@ -32,7 +32,7 @@ FutexEcho::FutexEcho(EchoHome home, std::vector<int> cpus) : cpus_(std::move(cpu
   child_ = fork();
   if (child_ < 0) Die("no process to be woken");
   if (child_ > 0) return;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // of the thread that made it, which waits for it
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // when the thread that made it, and waits for it, ends
   Echo();
   _exit(0);
 }

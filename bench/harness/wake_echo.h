@@ -1,6 +1,6 @@
-// FutexEcho and EventEcho: somebody who sleeps, is woken, and answers by a word: the least that
-// waking costs, by a futex, and by an eventfd and epoll, by which one thread can be woken for many
-// reasons, as the serve loop.
+// FutexEcho and EventEcho: a sleeper that is woken and answers with a word: the least cost of a
+// wake-up, by a futex, and by an eventfd with epoll, which can wake a thread for many reasons, as
+// in the serve loop.
 //
 // One thread calls RoundTrip and spins for the answer, so that each round trip has one wake-up.
 #pragma once
@@ -16,12 +16,12 @@
 
 namespace tidepool::bench {
 
-// Where the one who is woken lives: a process of its own, as memserver is, or this one.
+// Where the sleeper runs: in a separate process, like memserver, or in this one.
 enum class EchoHome { kThread, kProcess };
 
 class FutexEcho {
  public:
-  // `cpus`: where it may run; empty: where the system puts it.
+  // `cpus`: where it may run; empty: chosen by the system.
   explicit FutexEcho(EchoHome home = EchoHome::kThread, std::vector<int> cpus = {});
   ~FutexEcho();
   FutexEcho(const FutexEcho&) = delete;
@@ -30,7 +30,7 @@ class FutexEcho {
   void RoundTrip();
 
  private:
-  struct Words {  // in memory that a process made by fork shares
+  struct Words {  // in memory shared with a forked process
     alignas(64) std::atomic<uint32_t> word{0};
     alignas(64) std::atomic<uint32_t> answer{0};
     std::atomic<bool> stopping{false};

@@ -1,9 +1,9 @@
-// bench_copy: the copy that chunks are copied with, against glibc's memcpy and against the best
-// plain copy kernel that we know.
+// bench_copy: the copy used for chunks, compared with glibc's memcpy and with the best plain copy
+// kernel that we know.
 //
-// Buffers of 1 GiB each way, so that nothing comes from a cache; one copy after another moves
-// through them. By one thread, and by one on each CPU: the daemon's copy with its helpers, one
-// chunk after the other; the peers a chunk each.
+// Buffers of 1 GiB in each direction, so that nothing comes from a cache; successive copies move
+// through them. With one thread, and with one on each CPU: the daemon's copy with its helpers,
+// chunk by chunk; the baselines with one chunk per thread.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -59,10 +59,10 @@ struct Setup {
   device::CopyTeam* team;
 };
 
-// `piece` bytes at a time, on all threads of the crew together.
+// Copies `piece` bytes at a time, with all threads of the crew.
 void Measure(const Setup& setup, uint64_t piece, Crew* crew, RowPrinter* printer) {
   Rounds rounds;
-  // As the daemon copies: one thread, or one thread with its helpers.
+  // Like the daemon: one thread, or one thread with its helpers.
   rounds.AddWay([&setup, piece, crew] {
     for (uint64_t at = 0; at + piece <= setup.bytes; at += piece) {
       crew->size() == 1 ? device::CopyBytes(setup.to + at, setup.from + at, piece, piece)
@@ -92,8 +92,8 @@ void Measure(const Setup& setup, uint64_t piece, Crew* crew, RowPrinter* printer
   row.against = "glibc memcpy";
   row.ratios = rounds.Faster(0, 1);
   row.dropped = rounds.dropped();
-  // Where memcpy goes around the caches by itself, nobody is 1.6 times as fast: then it counts
-  // among the best kernels only.
+  // If memcpy itself uses non-temporal stores, nothing is 1.6 times as fast: it then only counts
+  // among the best kernels.
   const bool memcpy_streams = Median(rounds.Faster(1, 2)) > 0.8;
   if (!memcpy_streams) row.target = 1.6;
   AddComparison(row, printer);
@@ -103,7 +103,7 @@ void Measure(const Setup& setup, uint64_t piece, Crew* crew, RowPrinter* printer
   row.ratios = rounds.Faster(0, best);
   row.target = 0.95;
   AddComparison(row, printer);
-  // What can be had against memcpy at all.
+  // The best achievable against memcpy.
   row.row += ": the best plain copy kernel";
   row.value = static_cast<double>(setup.bytes) / rounds.median(best) / 1e9;
   row.against = "glibc memcpy";
@@ -128,7 +128,7 @@ int Main(int argc, char** argv) {
   Crew one(1), all;
   const SteadyClock clock;
   device::CopyTeam team(&clock, all.size() - 1, kSpinNs);
-  // The choice that the daemon makes at its start.
+  // The tuning that the daemon does at its start.
   device::TuneCopies({extents[0].data, bytes}, nullptr, kTuneNs, clock);
   const Setup setup = {extents[0].data, extents[1].data, bytes, rounds, &team};
   for (const uint64_t piece : {4 * kMiB, 16 * kMiB, 64 * kMiB}) {

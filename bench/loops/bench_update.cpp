@@ -1,9 +1,9 @@
-// bench_update: how near the optimizer's pass over host memory comes to what the memory can do, and
-// how it stands against the passes that other systems make.
+// bench_update: how close the optimizer's pass over host memory comes to the memory's limit, and
+// how it compares with the passes of other systems.
 //
-// All ways run on the same threads, one a CPU, and on the same pages, in turn in one process. The
-// passes of DeepSpeed's host path are our own emulation (bench/loops/memory_loops.h), which is
-// faster than the original: the targets stand at the originals, in bench_update_torch.
+// All ways run on the same threads, one per CPU, and on the same pages, alternating in one process.
+// The passes of DeepSpeed's host path are our own emulation (bench/loops/memory_loops.h), which is
+// faster than the original: the targets against the originals are in bench_update_torch.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -17,7 +17,7 @@ namespace tidepool::bench {
 namespace {
 
 constexpr uint64_t kMi = 1 << 20;
-constexpr double kUpdateBytes = 28, kSmallBytes = 18, kProbeBytes = 24;  // a parameter
+constexpr double kUpdateBytes = 28, kSmallBytes = 18, kProbeBytes = 24;  // per parameter
 constexpr uint64_t kProbeAhead = 1024;
 constexpr float kDenormal = 1e-40F, kNormal = 1e-4F;
 
@@ -60,7 +60,7 @@ void AddProbeRows(const Rounds& rounds, double gb, const ProbeWays& probes, RowP
                 printer);
 }
 
-// A way of updating, and the bytes a parameter that it moves.
+// A way of updating, and its bytes moved per parameter.
 struct AgainstProbe {
   size_t way;
   std::string row;
@@ -154,9 +154,9 @@ void MeasurePasses(UpdateWays* ways, const Size& size, RowPrinter* printer) {
                printer);
 }
 
-// Parameters without gradients, as an embedding's rows that no token uses: their variances decay
-// into the denormals and stay there. A quarter of the parameters is still far more than any cache;
-// the variances are made anew before each pass.
+// Parameters without gradients, such as embedding rows that no token uses: their variances decay to
+// denormals and stay there. A quarter of the parameters is still far more than any cache; the
+// variances are reset before each pass.
 void MeasureDenormals(UpdateWays* ways, const Size& size, RowPrinter* printer) {
   const uint64_t count = std::max<uint64_t>(size.parameters / 4, kMi);
   Rounds rounds;
@@ -181,15 +181,15 @@ void MeasureDenormals(UpdateWays* ways, const Size& size, RowPrinter* printer) {
                 printer);
 }
 
-// One chunk of so many parameters, its planes placed as the daemon places them and right behind
-// each other. From 64 Mi on (planes of 256 MiB) that was up to 2.4 times slower on some CPUs;
-// chunks of the usual sizes have nothing to lose.
+// One chunk of this many parameters, with its planes placed as in the daemon, and contiguous. From
+// 64 Mi on (planes of 256 MiB) the latter was up to 2.4 times slower on some CPUs; chunks of usual
+// sizes show no difference.
 void MeasurePlacing(uint64_t parameters, const Size& most, Crew* crew, RowPrinter* printer) {
   if (parameters > most.parameters) return;
   UpdateWays spaced(parameters, crew), behind(parameters, crew, false);
   spaced.Fill({});
   behind.Fill({});
-  // Small chunks are updated several times a round.
+  // Small chunks are updated several times per round.
   const uint64_t times = std::max<uint64_t>(32 * kMi / parameters, 1);
   const auto update = [&](UpdateWays* ways) {
     for (uint64_t i = 0; i < times; ++i) ways->UpdateSafe(parameters);

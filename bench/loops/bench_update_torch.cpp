@@ -1,9 +1,9 @@
-// bench_update_torch: the optimizer's pass over host memory against torch's fused AdamW on the CPU,
-// and against DeepSpeed's CPUAdam where it was built (bench/peers/deepspeed), each with the
-// conversions that training with bf16 parameters and gradients needs.
+// bench_update_torch: the optimizer's pass over host memory compared with torch's fused AdamW on
+// the CPU, and with DeepSpeed's CPUAdam if it was built (bench/peers/deepspeed), each with the
+// conversions needed for bf16 parameters and gradients.
 //
-// All in one process, on the same planes and as many threads, in turn. Between two ways there is a
-// pause, in which OpenMP's threads stop spinning.
+// All in one process, on the same planes and with as many threads, alternating. A pause between two
+// ways lets OpenMP's threads stop spinning.
 #include <dlfcn.h>
 
 #include <string>
@@ -24,7 +24,7 @@ namespace tidepool::bench {
 namespace {
 
 constexpr uint64_t kMi = 1 << 20;
-constexpr double kUpdateBytes = 28, kSmallBytes = 18, kProbeBytes = 24;  // a parameter
+constexpr double kUpdateBytes = 28, kSmallBytes = 18, kProbeBytes = 24;  // per parameter
 constexpr uint64_t kProbeAhead = 1024;
 constexpr int64_t kSettleNs = 20 * kNsPerMs;
 constexpr const char* kHelp =
@@ -67,7 +67,7 @@ class TorchPeer {
   at::Tensor master_, momentum_, variance_, gradient32_, gradient16_, param16_, step_;
 };
 
-// DeepSpeed's CPUAdam behind a C function, because its sources are not ours to link.
+// DeepSpeed's CPUAdam behind a C function, because we do not link its sources.
 class DeepSpeedPeer {
  public:
   explicit DeepSpeedPeer(const std::string& library) {
@@ -174,14 +174,13 @@ class TorchBench {
                    .target = line.target},
                   printer_);
   }
-  // How near a peer is to what plain loops reach when they change as many bytes.
+  // How close a baseline comes to plain loops that change as many bytes.
   void AddAgainstProbe(const char* row, size_t way) {
     Add({row, way, "in-place read-modify-write probe, same pages", probe_, std::nullopt,
          kUpdateBytes / kProbeBytes});
   }
-  // The most that the memory allows: a pass over `bytes` a parameter at the speed of the faster
-  // probe of this run. What that would be against a peer bounds our own ratio to it; and how near a
-  // pass of ours comes to it.
+  // The memory's limit: a pass over `bytes` per parameter at the speed of this run's faster probe.
+  // Its ratio to a baseline bounds our own ratio; also shows how close our pass comes to it.
   size_t FasterProbe() const { return rounds_.FastestOf({probe_, probe_ahead_}); }
   void AddMost(double bytes, const char* against, size_t peer) {
     const size_t probe = FasterProbe();

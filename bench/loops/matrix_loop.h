@@ -1,7 +1,7 @@
-// MatrixLoop: products of bf16 matrices by cuBLAS, one after the other on one stream: the work that
-// a trainer's GPU does while chunks are copied.
+// MatrixLoop: sequential products of bf16 matrices by cuBLAS on one stream: the work of a trainer's
+// GPU while chunks are copied.
 //
-// One thread. cuBLAS is looked for when the loop is made (libcublas of LibTorch's wheel or of the
+// One thread. cuBLAS is loaded when the loop is made (libcublas of LibTorch's wheel or of the
 // toolkit, by LD_LIBRARY_PATH); nothing is linked. Other failures end the program.
 #pragma once
 
@@ -15,12 +15,12 @@ namespace tidepool::bench {
 
 class MatrixLoop {
  public:
-  // Squares of `side` elements; `gpu` outlives the loop. Errors: kCudaUnavailable (no cuBLAS that
-  // can be loaded), kCudaFailed (it does not start).
+  // Square matrices of `side`; `gpu` outlives the loop. Errors: kCudaUnavailable (no loadable
+  // cuBLAS), kCudaFailed (it does not start).
   static Result<std::unique_ptr<MatrixLoop>> Make(PlainGpu* gpu, uint64_t side);
   ~MatrixLoop();
 
-  // Enqueues `count` products and waits for them; seconds.
+  // Enqueues `count` products and waits for them; returns seconds.
   double Seconds(uint64_t count);
   double FlopsEach() const {
     return 2.0 * static_cast<double>(side_) * static_cast<double>(side_) *

@@ -1,8 +1,8 @@
-// The loops of memory_loops.h, compiled once for each instruction set (memory_loops_v3.cpp,
+// The loops of memory_loops.h, compiled once per instruction set (memory_loops_v3.cpp,
 // memory_loops_v4.cpp).
 //
-// Everything has internal linkage: two copies of one inline function, compiled for different CPUs,
-// must never meet in the linker.
+// Everything has internal linkage: the linker must never merge two copies of an inline function
+// compiled for different CPUs.
 #pragma once
 
 #include <immintrin.h>
@@ -13,7 +13,7 @@ namespace tidepool::bench {
 namespace {
 
 constexpr uint64_t kLine = 64;
-// Four lines a turn, each of a vector type as wide as the level has.
+// Four cache lines per iteration, in vectors as wide as the level has.
 #if defined(__AVX512F__)
 using Vector = __m512i;
 #else

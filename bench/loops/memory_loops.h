@@ -1,9 +1,9 @@
-// MemoryLoops: the plain loops that results are compared with: what the memory can do (read,
-// read-modify-write, copy), and the passes of the optimizers of other systems. Compiled for AVX-512
-// and for AVX2; the product's own loops are in optim/ and device/.
+// MemoryLoops: the plain loops used as baselines: what the memory can do (read, read-modify-write,
+// copy), and the optimizer passes of other systems. Compiled for AVX-512 and AVX2; the product's
+// own loops are in optim/ and device/.
 //
 // Any thread; no state. Ranges do not overlap. Written to be as fast as plain code gets, because a
-// slow peer proves nothing.
+// slow baseline proves nothing.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace tidepool::bench {
 
-// Numbers of an Adam step with decoupled weight decay, as DeepSpeed's CPUAdam folds them.
+// Parameters of an Adam step with decoupled weight decay, as folded in DeepSpeed's CPUAdam.
 struct PeerAdam {
   float beta1 = 0.9F, beta2 = 0.999F;
   float step_size = 0;           // -lr / (1 - beta1^t)
@@ -21,7 +21,7 @@ struct PeerAdam {
   float eps = 1e-8F;
   float weight_step = 0;  // -lr * weight decay
 };
-// The numbers of 1-based `step`.
+// The parameters for the 1-based `step`.
 PeerAdam MakePeerAdam(double lr, double weight_decay, uint64_t step);
 
 // The loops of one instruction set.
@@ -33,7 +33,7 @@ struct MemoryLoops {
   // none.
   void (*modify)(std::byte* data, uint64_t bytes, uint64_t ahead);
   void (*copy_plain)(std::byte* to, const std::byte* from, uint64_t bytes);
-  // Copies around the caches; `to` is aligned to 64 bytes. `ahead` as above.
+  // Copies with non-temporal stores; `to` is aligned to 64 bytes. `ahead` as above.
   void (*copy_streaming)(std::byte* to, const std::byte* from, uint64_t bytes, uint64_t ahead);
   // One pass each of DeepSpeed's host path for ZeRO-3 offload: grad.mul_(1 / scale); the fp32 step;
   // the bf16 copy of the parameters.
@@ -44,7 +44,7 @@ struct MemoryLoops {
   void (*narrow)(uint16_t* to, const float* from, uint64_t count);
 };
 
-// The loops of the best level that this CPU has; ends the program on a CPU without AVX2.
+// The loops of this CPU's best level; ends the program on a CPU without AVX2.
 const MemoryLoops& SelectLoops();
 
 }  // namespace tidepool::bench

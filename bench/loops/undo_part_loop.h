@@ -1,5 +1,5 @@
-// The loop of undo_parts.h, compiled once for each instruction set (undo_parts_v3.cpp,
-// undo_parts_v4.cpp), as the product's own.
+// The loop of undo_parts.h, compiled once per instruction set (undo_parts_v3.cpp,
+// undo_parts_v4.cpp), like the product's own.
 #pragma once
 
 #include "bench/loops/undo_parts.h"
@@ -39,7 +39,7 @@ void RunPart(const optim::StepFactors& factors, const optim::UpdateSpan& planes)
       PartLoop::Save(reinterpret_cast<char*>(span.undo.areas[first / optim::kBlockElements % 2] +
                                              optim::kAreaValues),
                      b);
-      __atomic_signal_fence(__ATOMIC_SEQ_CST);  // or the compiler would leave them out
+      __atomic_signal_fence(__ATOMIC_SEQ_CST);  // or the compiler would drop the stores
     } else {
       OpenWords(span.undo, first);
     }

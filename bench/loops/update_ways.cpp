@@ -21,10 +21,10 @@ namespace tidepool::bench {
 namespace {
 
 constexpr uint64_t kPiece = shm::kPieceElements;
-// Two starts for each of the ten planes, and one more.
+// Two starts for each of the ten planes, plus one.
 constexpr uint64_t kPlanesSlack = 20 * kApartBytes;
 constexpr uint64_t kFillBlock = 4096;
-constexpr uint64_t kCached = 16 * 1024, kCachedRepeats = 1000;  // 448 KiB a thread
+constexpr uint64_t kCached = 16 * 1024, kCachedRepeats = 1000;  // 448 KiB per thread
 
 uint16_t Bf16Of(float value) {
   return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, value) >> 16);
@@ -49,7 +49,7 @@ UpdateWays::UpdateWays(uint64_t parameters, Crew* crew, bool spaced)
       factors_(optim::MakeFactors(
           {}, {.lr = kBenchLr, .optimizer_step = 1000, .gradient_scale = 1.0F}, {1, kBenchDecay})),
       whole_{.begin = 0, .count = parameters_, .group = 0} {
-  // Bytes of the planes, in the order of BenchPlanes.
+  // Sizes of the planes in bytes, in the order of BenchPlanes.
   const uint64_t wide = parameters_ * sizeof(float), half = parameters_ * sizeof(uint16_t);
   const std::vector<uint64_t> sizes = {wide, wide, wide, half, half, wide, half, half, half, half};
   memserver::HostPoolOptions options;
@@ -57,7 +57,7 @@ UpdateWays::UpdateWays(uint64_t parameters, Crew* crew, bool spaced)
   pool_ = OrDie(memserver::HostPool::Reserve(options, ReadMemoryBudget()));
   std::vector<memserver::Extent> extents;
   for (const uint64_t bytes : sizes) {
-    // As the daemon places those of a large chunk, or right behind each other.
+    // Placed as in the daemon for a large chunk, or contiguous.
     const uint64_t slack = spaced ? kPlanesSlack : 0;
     if (!pool_->Take(std::array{bytes + slack}, &extents))
       Die("the pool does not hold the planes that it was made for");
@@ -97,7 +97,7 @@ void UpdateWays::Fill(const Filling& filling) {
       [&](uint32_t, uint64_t begin, uint64_t count) {
         SplitMix64 random(begin);
         for (uint64_t at = begin; at < begin + count; ++at) {
-          // New numbers for a block, then the same ones again: filling is not what is measured.
+          // New numbers at a block's start, then the same again: filling is not measured.
           if (at % kFillBlock < kFillBlock / 8) {
             planes_.master[at] = static_cast<float>(random.Unit() - 0.5);
             planes_.gradient32[at] = static_cast<float>(random.Unit() - 0.5) * filling.gradient;
@@ -247,7 +247,7 @@ void UpdateWays::UpdateByTeam() {
   }
 }
 
-// As OpenMP deals out a loop: one part of the whole a thread, a pass after the other.
+// Like OpenMP's static schedule: one part per thread, one pass after another.
 void UpdateWays::RunPass(const std::function<void(uint64_t, uint64_t)>& part) {
   crew_->Run([&](uint32_t index) {
     const auto [begin, end] = crew_->Share(index, parameters_, kPiece);

@@ -1,4 +1,4 @@
-// Compiled by bench/peers/deepspeed together with DeepSpeed's csrc/adam/cpu_adam_impl.cpp, never by
+// Compiled by bench/peers/deepspeed together with DeepSpeed's csrc/adam/cpu_adam_impl.cpp, not by
 // the project's own build.
 #include "bench/peers/deepspeed_adam.h"
 

@@ -1,8 +1,8 @@
-// DeepSpeedAdamStep: the one function of the library that bench/peers/deepspeed builds from
-// DeepSpeed's own sources, and that bench_update_torch loads while it runs.
+// DeepSpeedAdamStep: the only function of the library that bench/peers/deepspeed builds from
+// DeepSpeed's own sources, and that bench_update_torch loads at run time.
 //
-// Any thread, one at a time; OpenMP's threads do the work. Plain C, so that the two sides may be
-// compiled apart.
+// Any thread, one at a time; OpenMP's threads do the work. Plain C, so that the two sides can be
+// compiled separately.
 #pragma once
 
 #include <cstdint>

@@ -23,7 +23,7 @@ import tempfile
 import time
 
 EXIT_NOTHING_THERE, EXIT_GPU_SHORT, EXIT_HOST_SHORT = 9, 20, 21
-WARM_UP = 2  # steps that are not counted
+WARM_UP = 2  # uncounted steps
 
 def parse(words: list[str]):
     parser = argparse.ArgumentParser(prog="fsdp2.py", description=__doc__.partition("\n")[0])
@@ -40,7 +40,7 @@ def parse(words: list[str]):
     return parser.parse_args(words)
 
 
-ARGUMENTS = parse(sys.argv[1:])  # before PyTorch, which takes seconds and may not be there
+ARGUMENTS = parse(sys.argv[1:])  # before PyTorch, which takes seconds to import and may be missing
 
 try:
     import torch
@@ -84,7 +84,7 @@ class Gpt(nn.Module):
 
 
 def init_weights(model: nn.Module) -> None:
-    """GPT-2's: matrices 0.02, biases 0, norms 1. The same million of random numbers again and again: billions would take minutes."""
+    """GPT-2's: matrices 0.02, biases 0, norms 1. Repeats the same million random numbers: billions would take minutes."""
     torch.manual_seed(1)
     some = 0.02 * torch.randn(1 << 20)
     with torch.no_grad():
@@ -106,7 +106,7 @@ def groups_of(named) -> list[dict]:
 
 
 class Fsdp2Way:
-    """States on the host, by FSDP2."""
+    """States on the host, through FSDP2."""
 
     def __init__(self, arguments):
         from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard  # pylint: disable=import-outside-toplevel
@@ -166,7 +166,7 @@ class PlainWay:
 
 
 def now(device: str) -> float:
-    """Behind everything that the GPU has been given."""
+    """The time after all work enqueued on the GPU has ended."""
     if device == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
@@ -225,7 +225,7 @@ def main() -> int:
         if arguments.gpu_gib > 0:
             total = torch.cuda.get_device_properties(0).total_memory
             torch.cuda.set_per_process_memory_fraction(min(1.0, arguments.gpu_gib * 2**30 / total))
-    # fp32 parameters, gradients and two moments; asked beforehand, for the kernel's answer is a kill.
+    # fp32 parameters, gradients and two moments; checked in advance, because the kernel would kill the process.
     parameters = arguments.layers * 12 * arguments.hidden**2 + arguments.vocab * arguments.hidden
     if arguments.way == "fsdp2" and 16 * parameters > 0.95 * host_bytes_free():
         print(f"error: FSDP2 needs {16 * parameters / 2**30:.1f} GiB on the host, {host_bytes_free() / 2**30:.1f} GiB are free", file=sys.stderr)

@@ -1,12 +1,12 @@
-"""Rows of `scripts/bench python`: what Python costs beside the C++ trainer, and what loading a pretrained model takes.
+"""Rows of `scripts/bench python`: the cost of Python compared with the C++ trainer, and of loading a pretrained model.
 
 Run by build/tests/venv_python; prints rows in the form of bench/harness/row.h. One machine, two compute threads. With --device cuda, as
-scripts/gpu_check runs it, a step alone, of both on the first GPU.
+in scripts/gpu_check, only the step rows of both, on the first GPU.
 
-  step        a step of GPT-2 124M from Python, beside the same step of `trainer run`; both with a private server
-  load        from_pretrained and the optimizer (all weights at the server), beside safetensors' load_file and a copy of each tensor
-              into touched memory; the file is not in the page cache
-  memory      how much the process grew at its peak meanwhile, beside the rCache, two chunks and 64 MiB
+  step        a step of GPT-2 124M from Python, compared with the same step of `trainer run`; both with a private server
+  load        from_pretrained and the optimizer (all weights at the server), compared with safetensors' load_file and a copy of each
+              tensor into touched memory; the file is not in the page cache
+  memory      the peak growth of the process meanwhile, compared with the rCache, two chunks and 64 MiB
 """
 
 import argparse
@@ -50,7 +50,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """The operators of trainer/model/gpt.cpp."""
+    """The same operators as trainer/model/gpt.cpp."""
 
     def __init__(self, vocab=50257, context=1024, layers=12, heads=12, hidden=768):
         super().__init__()
@@ -68,7 +68,7 @@ class Gpt(nn.Module):
 
 def python_steps(device):
     torch.manual_seed(1)
-    # The embedding is used at two places, as the C++ model says of its own.
+    # The embedding is used twice, as in the C++ model.
     model = tidepool.wrap(Gpt(), standalone=True, rcache="50%", multi_use=["wte.weight"], device=device)
     optimizer = tidepool.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, max_grad_norm=1.0)
     seconds = []
@@ -115,14 +115,14 @@ def step_row(folder, rounds, device):
 
 
 def forget(path):
-    """Takes a file out of the page cache."""
+    """Removes a file from the page cache."""
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(descriptor)
 
 
-# Loads in a process of its own, so that its peak is its own; prints seconds and bytes.
+# Loads in a separate process, to measure its own peak; prints seconds and bytes.
 LOADER = """
 import json, logging, os, sys, time
 import torch, transformers, tidepool
