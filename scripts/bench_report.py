@@ -20,14 +20,14 @@ import sys
 KEYS = ("bench", "row", "value", "unit", "against", "ratio", "target", "holds")
 SPREAD_KEYS = ("bench", "row", "spread", "samples")
 REGIME_KEYS = ("bench", "row", "round_trip_ns", "dropped")
-# As kRegimeFactor of bench/harness/regime.h: between two CPUs a word goes so many times slower in another regime, at least.
+# As kRegimeFactor of bench/harness/regime.h: the least factor of a word's round trip between two CPUs in another regime.
 REGIME_FACTOR = 1.6
-# Below this, the two CPUs are most likely threads of one core.
+# Below this, the two CPUs are most likely hardware threads of one core.
 ROUND_TRIP_MIN_NS = 150
 
 
 def parse_rows(text: str) -> tuple[list[dict], list[dict], list[dict]]:
-    """The rows, spreads and regimes among the lines of a program's output. Each must have every key and no other; what belongs to a row follows it."""
+    """The rows, spreads and regimes in a program's output. Each must have every key and no other; spread and regime follow their row."""
     rows, spreads, regimes = [], [], []
     for line in text.splitlines():
         if not line.startswith("{"):
@@ -62,7 +62,7 @@ def output_of(*command: str) -> str:
 
 
 def last_level_cache_bytes() -> int:
-    """Of the largest cache that the first CPU sees; 0 when the system does not tell."""
+    """Size of the largest cache of the first CPU; 0 if the system does not tell."""
     sizes, folder = [0], "/sys/devices/system/cpu/cpu0/cache"
     for name in os.listdir(folder) if os.path.isdir(folder) else []:
         found = re.fullmatch(r"(\d+)K", first_match(os.path.join(folder, name, "size"), r"^(.+)$"))
@@ -86,7 +86,7 @@ def machine_record(repo: str) -> dict:
 
 
 def probe_record(path: str | None, load: float | None) -> dict:
-    """What was measured on the spot."""
+    """The measurements taken on the spot."""
     record = {} if load is None else {"load_before": load}
     if path is None:
         return record
@@ -96,7 +96,7 @@ def probe_record(path: str | None, load: float | None) -> dict:
 
 
 def warnings(machine: dict) -> list[str]:
-    """Why the results of such a machine may mean little."""
+    """Reasons why results of this machine may mean little."""
     found = []
     if machine.get("load_before", 0) > 0.5:
         found.append(f"the load average was {machine['load_before']} before the first benchmark: others were using this machine")
@@ -111,7 +111,7 @@ def number(value) -> str:
 
 
 def found_for(row: dict, those: list[dict]) -> dict | None:
-    """That of the spreads, or of the regimes, which belongs to the row."""
+    """The spread, or the regime, that belongs to the row."""
     return next((one for one in those if all(one[key] == row[key] for key in ("bench", "row", "against"))), None)
 
 
@@ -126,7 +126,7 @@ def spans_a_change(regime: dict) -> bool:
 
 
 def regime_text(regime: dict | None) -> str:
-    """The round trip in ns, both of a change, and how many rounds were dropped for one."""
+    """The round trip in ns, both values at a change, and the number of rounds dropped for one."""
     if regime is None:
         return "-"
     low, high = regime["round_trip_ns"]

@@ -38,7 +38,7 @@ def load_results(folder: str) -> dict[str, list[dict]]:
 
 
 def newest_by_bench(results: list[dict]) -> list[tuple[dict, list[dict]]]:
-    """(result, its rows that no newer result of the same benchmark replaces), newest first."""
+    """(result, its rows not replaced by a newer result of the same benchmark), newest first."""
     seen: set[str] = set()
     kept = []
     for result in reversed(results):
@@ -62,13 +62,13 @@ def ratio_text(row: dict, spreads: list[dict]) -> str:
 
 
 def change_text(row: dict, regimes: list[dict]) -> str:
-    """Where the machine changed while the row was measured, the round trips on both sides of that."""
+    """The round trips on both sides, if the regime changed while the row was measured."""
     regime = bench_report.found_for(row, regimes)
     return f", {bench_report.regime_text(regime | {'dropped': 0})} ns" if regime is not None and bench_report.spans_a_change(regime) else ""
 
 
 def regimes_text(regimes: list[dict]) -> list[str]:
-    """Of a whole result: the shortest and the longest round trip, and the rounds that were dropped."""
+    """For a whole result: the shortest and the longest round trip, and the dropped rounds."""
     if not regimes:
         return []
     lows, highs = zip(*(regime["round_trip_ns"] for regime in regimes))
@@ -90,7 +90,7 @@ def hardware(result: dict) -> list[str]:
 
 
 def machine_line(result: dict, above: dict | None) -> str:
-    """The record of the machine; its hardware only where it differs from that of the result above."""
+    """The record of the machine; its hardware only if it differs from that of the result above."""
     machine = result["machine"]
     parts = [] if above and hardware(above) == hardware(result) else hardware(result)
     parts.append(f"Linux {machine['kernel']}")

@@ -33,7 +33,7 @@ def is_complete(site: str, requirement: str) -> bool:
     with open(record, newline="", encoding="utf-8") as lines:
         for path, _, size in csv.reader(lines):
             if not size:
-                continue  # RECORD itself, and compiled caches
+                continue  # RECORD itself, and bytecode caches
             try:
                 if os.stat(os.path.join(site, path)).st_size != int(size):
                     return False

@@ -23,7 +23,7 @@ def row_of(error: dict) -> str:
 
 
 def page_with(errors: list[dict], page: str) -> str:
-    """`page` with its tables made anew; errors whose digit has no table yet are refused."""
+    """`page` with its tables regenerated; refuses errors whose digit has no table yet."""
 
     def table(match: re.Match) -> str:
         digit = match.group(1)

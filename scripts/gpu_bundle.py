@@ -1,7 +1,7 @@
-"""A bundle: what a built tree needs to check a GPU on another machine, in one folder: programs, the tests labelled gpu, shared libraries.
+"""A bundle: the parts of a build needed to check a GPU on another machine, in one folder: programs, tests labelled gpu, shared libraries.
 
-For scripts/gpu_check. The other machine brings the checkout (scripts, peers), its own PyTorch, glibc and C++ runtime. A bundle keeps the
-layout of the build folder, whose path the tests know: there a link with that path is made to it (`place`).
+For scripts/gpu_check. The other machine provides the checkout (scripts, peers), its own PyTorch, glibc and C++ runtime. A bundle has the
+layout of the build folder, whose path the tests contain: on the other machine a link with that path is made to it (`place`).
 """
 
 import json
@@ -13,12 +13,12 @@ import subprocess
 PROGRAMS = ("memserver", "memctl", "trainer", "bench_gpu", "machine_probe")
 OP_LIBRARY = "lib/libtidepool_torch.so"  # of the Python package
 MANIFEST, TESTS = "bundle.json", "gpu_tests.json"
-# What every machine with a PyTorch has, or has to have in its own version: glibc, the compiler's runtime, PyTorch and CUDA.
+# Libraries that every machine with PyTorch has, or needs in its own version: glibc, the compiler's runtime, PyTorch and CUDA.
 LEFT_OUT = re.compile(r"(ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil|libstdc\+\+|libgcc_s|libtorch.*|libc10.*|libcu.*|libnv.*|libnccl)\.so.*")
 
 
 def gpu_tests(build: str) -> list[dict]:
-    """The tests labelled gpu of a configured build folder: name, command, environment, and what ctest knows of them."""
+    """The tests labelled gpu of a configured build folder: name, command, environment and ctest's properties."""
     listed = subprocess.run(["ctest", "--test-dir", build, "-L", "^gpu$", "--show-only=json-v1"], capture_output=True, text=True, check=False)
     if listed.returncode != 0:
         raise ValueError(f"ctest cannot list the tests of {build}: {listed.stderr.strip() or listed.stdout.strip()}")
@@ -36,7 +36,7 @@ def as_list(value) -> list[str]:
 
 
 def programs_of(tests: list[dict], build: str) -> list[str]:
-    """Files under the build folder that the tests run: the wrapper of a subject, the program that it starts, and what that one names itself."""
+    """Files in the build folder that the tests run: a subject's wrapper, the program that it starts, and further files named by it."""
     found: set[str] = set()
     waiting = [word for test in tests for word in test["command"]]
     while waiting:
@@ -51,14 +51,14 @@ def programs_of(tests: list[dict], build: str) -> list[str]:
 
 
 def libraries_of(program: str) -> dict[str, str]:
-    """Name and path of the shared libraries that the other machine may lack."""
+    """Names and paths of the shared libraries that the other machine may lack."""
     listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
     found = re.findall(r"^\s*(\S+) => (/\S+)", listed, re.MULTILINE)
     return {name: path for name, path in found if not LEFT_OUT.fullmatch(name) and "/site-packages/" not in path}
 
 
 def copy_program(path: str, target: str) -> None:
-    """Without debug information, which is most of it."""
+    """Copies it without debug information, which is most of the file."""
     os.makedirs(os.path.dirname(target), exist_ok=True)
     with open(path, "rb") as file:
         is_program = file.read(4) == b"\x7fELF"
@@ -69,7 +69,7 @@ def copy_program(path: str, target: str) -> None:
 
 
 def make(folder: str, build: str, root: str, facts: dict) -> dict:
-    """Fills `folder`; what was put there. ValueError where the build lacks a program."""
+    """Fills `folder`; returns its manifest. ValueError if the build lacks a program."""
     missing = [name for name in PROGRAMS if not os.path.isfile(os.path.join(build, "bin", name))]
     if missing:
         raise ValueError(f"{build}/bin lacks {', '.join(missing)}")
@@ -122,7 +122,7 @@ def link(path: str, target: str) -> None:
 
 
 def place(folder: str, manifest: dict, root: str) -> str:
-    """Makes the paths that the programs were built with; the path of the build folder."""
+    """Creates the paths with which the programs were built; returns the build folder's path."""
     if not os.path.exists(manifest["root"]):
         link(manifest["root"], root)
     link(manifest["build"], os.path.abspath(folder))

@@ -1,6 +1,6 @@
-"""What a machine with a GPU has: the GPU by its driver, a PyTorch, and the packages that a build needs.
+"""The resources of a machine with a GPU: the GPU by its driver, a PyTorch, and the packages needed for a build.
 
-For scripts/gpu_check. Nothing here needs more than Python: PyTorch is looked at, not imported, and the driver is asked by ctypes.
+For scripts/gpu_check. Needs only Python: it inspects PyTorch without importing it, and queries the driver through ctypes.
 """
 
 import ctypes
@@ -12,9 +12,9 @@ import shutil
 import subprocess
 import sys
 
-# Folders, under a site-packages, in which NVIDIA's wheels keep libraries: all in one since CUDA 13, one each before.
+# Library folders of NVIDIA's wheels under site-packages: a common one since CUDA 13, one per package before.
 NVIDIA_FOLDERS = "nvidia/*/lib"
-# What cmake/Torch.cmake asks for.
+# Files that cmake/Torch.cmake requires.
 TORCH_FILES = ("torch/lib/libtorch_cpu.so", "torch/lib/libc10.so", "torch/include/torch/csrc/api/include/torch/torch.h")
 CUDA_LIBRARIES = ("libcudart.so.13", "libcupti.so.13")
 
@@ -22,13 +22,13 @@ CUDA_LIBRARIES = ("libcudart.so.13", "libcupti.so.13")
 @dataclasses.dataclass
 class Gpus:
     names: list[str]
-    driver: str  # CUDA version that the driver knows, "13.0"
+    driver: str  # CUDA version that the driver supports, "13.0"
     why_none: str = ""
-    total_gib: float = 0  # of the first
+    total_gib: float = 0  # of the first GPU
 
 
 def find_gpus() -> Gpus:
-    """By the driver itself, as the programs find them."""
+    """Queries the driver itself, like the programs."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -37,7 +37,7 @@ def find_gpus() -> Gpus:
     if code != 0:
         return Gpus([], "unknown", f"the CUDA driver does not start: cuInit answered {code}")
     version, count, total = ctypes.c_int(0), ctypes.c_int(0), ctypes.c_size_t(0)
-    if hasattr(cuda, "cuDriverGetVersion"):  # a stand-in for tests need not have it
+    if hasattr(cuda, "cuDriverGetVersion"):  # a fake for tests may lack it
         cuda.cuDriverGetVersion(ctypes.byref(version))
     cuda.cuDeviceGetCount(ctypes.byref(count))
     names = []
@@ -52,7 +52,7 @@ def find_gpus() -> Gpus:
 
 
 def driver_version() -> str:
-    """Of the kernel's part, "580.95.05"; "unknown" without one."""
+    """The kernel module's version, "580.95.05"; "unknown" without one."""
     try:
         with open("/proc/driver/nvidia/version", encoding="utf-8") as file:
             words = file.readline().split()
@@ -63,8 +63,8 @@ def driver_version() -> str:
 
 @dataclasses.dataclass
 class Torch:
-    site: str  # the folder that holds torch/
-    python: str  # that imports it
+    site: str  # the folder that contains torch/
+    python: str  # the program that imports it
     version: str
 
     def library_folders(self) -> list[str]:
@@ -72,13 +72,13 @@ class Torch:
 
 
 def python_of(site: str) -> str:
-    """ENV/lib/python3.x/site-packages has its program in ENV/bin."""
+    """The program in ENV/bin for ENV/lib/python3.x/site-packages."""
     program = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(site))), "bin", "python3")
     return program if os.access(program, os.X_OK) else sys.executable
 
 
 def find_torch(folder: str | None, deps: str) -> Torch:
-    """Of --torch (a site-packages or the torch folder itself), else what scripts/setup installed, else this Python's. ValueError says why none."""
+    """The PyTorch of --torch (a site-packages or its torch folder), else scripts/setup's, else this Python's. ValueError if there is none."""
     if folder is not None:
         site = os.path.abspath(folder)
         if not os.path.isdir(os.path.join(site, "torch")) and os.path.isfile(os.path.join(site, "lib", "libtorch_cpu.so")):
@@ -103,7 +103,7 @@ def find_torch(folder: str | None, deps: str) -> Torch:
 
 
 def make_deps(torch: Torch, folder: str) -> None:
-    """A folder as TIDEPOOL_DEPS wants it (cmake/Torch.cmake), all of links. ValueError where CUDA's libraries are not beside PyTorch."""
+    """Makes a folder of links in the form of TIDEPOOL_DEPS (cmake/Torch.cmake). ValueError if CUDA's libraries are not beside PyTorch."""
     site = os.path.join(folder, "venv/lib/python3/site-packages")
     shutil.rmtree(os.path.join(folder, "venv"), ignore_errors=True)
     os.makedirs(os.path.join(site, "nvidia/cu13/lib"))
@@ -117,7 +117,7 @@ def make_deps(torch: Torch, folder: str) -> None:
 
 
 def missing_packages(root: str) -> list[str]:
-    """Debian packages of scripts/apt-packages.txt that are not installed; all of them where there is no dpkg."""
+    """Debian packages of scripts/apt-packages.txt that are not installed; all of them if there is no dpkg."""
     with open(os.path.join(root, "scripts/apt-packages.txt"), encoding="utf-8") as file:
         wanted = [line.split("#")[0].split()[0] for line in file if line.split("#")[0].split()]
     if shutil.which("dpkg-query") is None:

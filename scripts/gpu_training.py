@@ -32,9 +32,9 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EXIT_TARGET_MISSED, EXIT_NO_GPU = 3, 9
 SEQUENCE = 1024
-STEPS, WARM_UP = 6, 3  # of ours: the first one records, the second one is the first with a plan
-BETA = 32  # bytes of host memory that a parameter's update and its two copies move
-CHUNK = 8 << 20  # parameters of the last chunk, whose gradient and update nothing hides
+STEPS, WARM_UP = 6, 3  # for ours: the first step records, the second is the first with a plan
+BETA = 32  # host memory traffic of a parameter's update and its two copies
+CHUNK = 8 << 20  # parameters of the last chunk, whose gradient and update are not overlapped
 PEER_TARGET, BOUND_TARGET = 1.3, 1 / 1.15
 
 
@@ -56,7 +56,7 @@ SHAPES = {
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One program to run: `way` is plain, fsdp2 or ours."""
+    """One program run: `way` is plain, fsdp2 or ours."""
 
     way: str
     shape: str
@@ -70,7 +70,7 @@ class Task:
 
 
 def all_tasks() -> list[Task]:
-    """The most telling point first: its peers, then what varies around it."""
+    """The most informative point first: its peers, then variations of it."""
     tasks = []
     for shape in SHAPES:
         tasks += [Task("plain", shape, 8), Task("ours", shape, 8), Task("fsdp2", shape, 8), Task("ours", shape, 8, clip=0.0)]
@@ -80,37 +80,37 @@ def all_tasks() -> list[Task]:
     return tasks
 
 
-# Bytes of host memory a parameter: 12 of states, 2 of weights and 2 of gradients; the peer keeps as
-# many (fp32 parameters, gradients and two moments).
+# Host memory per parameter in bytes: 12 of states, 2 of weights and 2 of gradients; the peer needs as many (fp32 parameters, gradients and
+# two moments).
 HOST_BYTES = {"plain": 0, "fsdp2": 16, "ours": 16}
-HOST_BYTES_BESIDE = 4 << 30  # of the programs themselves
+HOST_BYTES_BESIDE = 4 << 30  # for the programs themselves
 
 
 def host_bytes(task: Task) -> int:
-    """What the run takes of the host's memory: where there is less, it is left out and no failure."""
+    """Host memory needed by the run: with less, the run is skipped and does not fail."""
     return HOST_BYTES_BESIDE + HOST_BYTES[task.way] * SHAPES[task.shape].parameters
 
 
 def available_bytes(meminfo: str = "/proc/meminfo", cgroup: str = "/sys/fs/cgroup") -> int:
-    """What a program may take now: of the machine, and of this process's memory cgroup where it has a limit."""
+    """Memory available to a program: of the machine, and of this process's memory cgroup if it has a limit."""
     with open(meminfo, encoding="utf-8") as file:
         free = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
     try:
         with open(os.path.join(cgroup, "memory.max"), encoding="utf-8") as limit, open(os.path.join(cgroup, "memory.current"), encoding="utf-8") as used:
             return min(free, int(limit.read()) - int(used.read()))
-    except (OSError, ValueError):  # no cgroup of version 2 here, or no limit ("max")
+    except (OSError, ValueError):  # no cgroup v2 here, or no limit ("max")
         return free
 
 
 def seconds_expected(task: Task) -> float:
-    """Of starting and a few steps: a guess that only decides whether to begin."""
+    """Expected seconds of the start and a few steps: a guess that only decides whether to begin."""
     billions = SHAPES[task.shape].parameters / 1e9
     return {"plain": 12 + 2 * billions, "fsdp2": 25 + 20 * billions, "ours": 15 + 8 * billions}[task.way]
 
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """What was measured of the machine, in bytes a second."""
+    """Measurements of the machine, in bytes per second."""
 
     to_gpu: float
     from_gpu: float
@@ -119,7 +119,7 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What a step has to do: seconds of the GPU, parameters, and the bytes that were copied each way."""
+    """The work of a step: GPU seconds, parameters, and bytes copied in each direction."""
 
     forward: float
     backward: float
@@ -159,7 +159,7 @@ def host_of(bench_rows: list[dict], probe: dict) -> Host:
 
 
 def point_rows(task: Task, done: dict[Task, dict], host: Host) -> list[dict]:
-    """What one run of ours says, beside whatever of its peers was run."""
+    """Rows of one run of ours, compared with those of its peers that were run."""
     ours = done[task]
     seconds, parameters = ours["seconds"], SHAPES[task.shape].parameters
     rate = tflops(parameters, task.batch, seconds)
@@ -195,7 +195,7 @@ def median(values: list[float]) -> float:
 
 
 def read_metrics(path: str) -> dict:
-    """Of `trainer run --out`: medians over the steps behind the warm-up."""
+    """From `trainer run --out`: medians over the steps after the warm-up."""
     with open(path, encoding="utf-8") as file:
         steps = [line for line in map(json.loads, file) if line.get("step", 0) > WARM_UP and "seconds" in line]
     if not steps:
@@ -210,7 +210,7 @@ class Runner:
         self.end = time.monotonic() + arguments.budget
         self.failed = False
         self.text = os.path.join(folder, "text")
-        with open(self.text, "wb") as file:  # what is in it does not matter to a step's time
+        with open(self.text, "wb") as file:  # the content does not affect a step's time
             file.write(bytes(97 + (i * i + i // 7) % 26 for i in range(1 << 16)) * 32)
 
     def left(self) -> float:
@@ -233,7 +233,7 @@ class Runner:
         return words + (["--gpu-gib", str(cap)] if task.way == "fsdp2" and cap > 0 else []), environment
 
     def run(self, task: Task) -> dict | None:
-        """Its figures; None when it could not be run, which is told."""
+        """Returns its results; None, with a message, if it could not be run."""
         words, environment = self.command(task)
         shutil.rmtree(os.path.join(self.folder, "out"), ignore_errors=True)
         begin = time.monotonic()

@@ -1,15 +1,15 @@
-# Words that all scripts use: messages, timing of parts, builds. Sourced by bash, never run.
+# Functions shared by all scripts: messages, timing of parts, builds. Sourced by bash, never run.
 # shellcheck shell=bash
 
 repo=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
 script=${script:-$(basename -- "$0")}
-# Where scripts/setup keeps what does not come from Debian; TIDEPOOL_DEPS lets several clones share it.
+# Where scripts/setup installs what does not come from Debian; several clones can share it through TIDEPOOL_DEPS.
 # shellcheck disable=SC2034  # used by the scripts that source this file
 deps=${TIDEPOOL_DEPS:-$repo/.deps}
 
 say() { printf '%s: %s\n' "$script" "$*"; }
 warn() { printf '%s: %s\n' "$script" "$*" >&2; }
-# fail CODE TEXT...: one error, in the form of the programs.
+# fail CODE TEXT...: prints one error, in the programs' format, and exits.
 fail() {
   local code=$1
   shift
@@ -23,7 +23,7 @@ print_help() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$1"; }
 part_names=()
 part_seconds=()
 part_results=()
-# timed NAME COMMAND...: runs it and remembers how long it took and how it ended. Returns its exit code.
+# timed NAME COMMAND...: runs it and records its duration and exit code. Returns the exit code.
 timed() {
   local name=$1 begin=$SECONDS code=0
   shift
@@ -44,7 +44,7 @@ print_parts() {
   printf '%-34s %8d\n\n' total "$total"
 }
 
-# Shows about ten lines of ninja's progress where nobody watches a terminal; everything goes to the log.
+# Shows about ten lines of ninja's progress when not on a terminal; the log has everything.
 thin_progress() {
   awk '/^\[[0-9]+\/[0-9]+\]/ { split(substr($1, 2), n, /[\/\]]/); tenth = int(10 * n[1] / n[2])
          if (tenth != last) { last = tenth; printf "  [%d/%d]\n", n[1], n[2]; fflush() } }'
@@ -64,7 +64,7 @@ configure() {
   rm -f -- "$log"
 }
 
-# build FOLDER [TARGET...]: the whole tree without targets. On failure shows what the compiler said.
+# build FOLDER [TARGET...]: builds everything without targets. On failure shows the compiler's output.
 build() {
   local folder=$1 log=$1/build.log
   shift
@@ -78,7 +78,7 @@ build() {
   fi
 }
 
-# folder_of PRESET: where CMakePresets.json builds it.
+# folder_of PRESET: its build folder in CMakePresets.json.
 folder_of() {
   if [[ $1 == release ]]; then echo "$repo/build"; else echo "$repo/build-$1"; fi
 }

@@ -18,7 +18,7 @@ import statistics
 import sys
 import textwrap
 
-# What a run of default length promises: nats a byte, of the words of the sample, and characters.
+# Guarantees of a run of default length: nats per byte, share of the sample's words, and characters.
 LOSS_MOST, WORDS_LEAST, COPIED_MOST = 1.9, 0.8, 39
 
 
@@ -34,7 +34,7 @@ def read_metrics(path: str) -> list[dict]:
 
 
 def training_text(data: str, plan: str) -> str:
-    """The text of `data` that is not held out, as `plan` tells. Files left out as near-duplicates count: the model may know them."""
+    """The text of `data` that is not held out, according to `plan`. Includes files skipped as near-duplicates: the model may know them."""
     if os.path.isfile(data):
         text = read_text(data)
         held_out = re.search(r"its last (\d+) tokens are held out", plan)
@@ -49,14 +49,14 @@ def words_of(text: str) -> list[str]:
 
 
 def known_words(sample: str, text: str) -> float:
-    """The share of the sample's words that stand in the text."""
+    """The share of the sample's words that occur in the text."""
     known = set(words_of(text))
     words = words_of(sample)
     return sum(word in known for word in words) / len(words) if words else 0.0
 
 
 def longest_copy(sample: str, text: str) -> str:
-    """The longest run of characters of the sample that stands in the text; white space of any length is one blank in both."""
+    """The longest run of characters of the sample that occurs in the text; any white space counts as one space in both."""
     sample, text = " ".join(sample.split()), " ".join(text.split())
     longest = ""
     for begin in range(len(sample)):
@@ -77,7 +77,7 @@ def broken_promises(found: dict) -> list[str]:
 
 
 def columns(left: str, right: str, width: int = 56) -> list[str]:
-    """Two texts side by side, each below its heading; what ASCII does not print is a dot, and lines that are blank are left out."""
+    """Two texts side by side under their headings; characters not printable in ASCII become dots, and blank lines are dropped."""
 
     def lines(text: str) -> list[str]:
         plain = ("".join(c if " " <= c <= "~" else "." for c in line) for line in text.splitlines())
@@ -94,7 +94,7 @@ def mean(values: list[float]) -> float:
 
 
 def figures(metrics: list[dict], estimate: dict, ranks: int, leaks: list[str]) -> dict:
-    """Everything that --json writes. Bytes are of rank 0 and of the steps that ran by a plan (the first one records it)."""
+    """All values written by --json. Bytes are those of rank 0 in steps that followed a plan (the first one records it)."""
     held_out = [line["val_loss"] for line in metrics if line.get("val_loss") is not None]
     steps = [line for line in metrics if line["step"] > 0]
     planned = [line for line in steps if line.get("bytes_h2d_theory", 0) > 0]
@@ -121,7 +121,7 @@ def figures(metrics: list[dict], estimate: dict, ranks: int, leaks: list[str]) -
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers (1, 2 or 5 times a power of ten apart) that lie within [low, high]."""
+    """Round numbers (1, 2 or 5 times a power of ten apart) within [low, high]."""
     span = max(high - low, 1e-9)
     raw = span / count
     power = 10.0 ** math.floor(math.log10(raw))
@@ -132,7 +132,7 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def loss_svg(metrics: list[dict], title: str) -> str:
-    """A line of training losses and a line with dots of held-out losses over the steps."""
+    """A line of training losses and a dotted line of held-out losses over the steps."""
     train = [(line["step"], line["loss"]) for line in metrics if line["step"] > 0 and line["loss"] is not None]
     held_out = [(line["step"], line["val_loss"]) for line in metrics if line.get("val_loss") is not None]
     points = train + held_out
@@ -175,7 +175,7 @@ def mib(value: float) -> str:
 
 
 def page(found: dict, out: str, residency: str, untrained: str, sample: str) -> str:
-    """What the user reads at the end."""
+    """The text for the user at the end."""
     share = f", of which {100 * (found['resident_share'] or 0):.1f} % always resident on each rank"
     loss = "none was measured" if found["loss_first"] is None else f"{found['loss_first']:.3f} at the start, {found['loss_last']:.3f} at the end"
     lines = [

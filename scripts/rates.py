@@ -16,7 +16,7 @@ import sys
 COPY = re.compile(r"copies of (\d+) (KiB|MiB) (to|from) the GPU, registered pool memory")
 HOST = "update pass by the daemon's workers, bf16 gradient and copy, fp32 states"
 DEVICE = re.compile(r"AdamW kernel, bf16 gradient and copy, \d+ Mi elements")
-DEVICE_BYTES = 28  # of an element, as bench/gpu/gpu_copies.cpp counts them
+DEVICE_BYTES = 28  # per element, as counted in bench/gpu/gpu_copies.cpp
 
 
 def copy_rate(rows: list[dict], direction: str) -> float | None:
@@ -26,7 +26,7 @@ def copy_rate(rows: list[dict], direction: str) -> float | None:
 
 
 def rates_of(rows: list[dict]) -> dict:
-    """The rates that these rows hold, under the keys of trainer/advice/rates_file.h."""
+    """The rates in these rows, under the keys of trainer/advice/rates_file.h."""
     gpu = [row for row in rows if row["bench"] == "gpu" and row["unit"] == "GB/s"]
     host = [row["value"] for row in rows if row["bench"] == "update" and row["row"] == HOST and row["unit"] == "Gparam/s"]
     device = [row["value"] / DEVICE_BYTES for row in gpu if DEVICE.fullmatch(row["row"])]

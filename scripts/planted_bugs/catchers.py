@@ -1,6 +1,6 @@
-"""tests/planted/catchers.txt: for each planted bug the tests that are known to catch it, fast.
+"""tests/planted/catchers.txt: for each planted bug, tests known to catch it quickly.
 
-A line is `bug: program arguments`; a bug with several lines is caught when one of them fails. `#` begins a comment.
+A line is `bug: program arguments`; a bug with several lines is caught if one of them fails. `#` starts a comment.
 """
 
 import os
@@ -21,7 +21,7 @@ def read(repo: str) -> dict[str, list[str]]:
 
 
 def mismatches(bugs: list[Bug], known: dict[str, list[str]]) -> list[str]:
-    """One line for each bug without a catcher, catcher without a bug, and name that is planted twice."""
+    """One line per bug without a catcher, catcher without a bug, and bug name that is planted twice."""
     names = [bug.name for bug in bugs]
     wrong = [f"{bug.place}: {bug.name} has no catcher in {PAGE}; find one with scripts/planted --search --bug {bug.name}"
              for bug in bugs if bug.name not in known]

@@ -1,4 +1,4 @@
-"""Runs tests with one planted bug awake, or none. Whatever a test leaves behind when it is broken off is ended with it."""
+"""Runs tests with one planted bug awake, or none. Ends all processes left behind by a stopped test."""
 
 import concurrent.futures
 import ctypes
@@ -11,10 +11,10 @@ import time
 
 LIMIT_SECONDS = 600
 PATIENCE_SECONDS = 10
-PATIENCE_FACTOR = 5  # a test that takes so many times as long as without a bug hangs
+PATIENCE_FACTOR = 5  # a test that takes this multiple of its time without a bug hangs
 PR_SET_CHILD_SUBREAPER = 36
 
-# Every test that says something about the planted rooms, those first that are quick or find much.
+# All tests of rooms with planted bugs; first those that are quick or find many.
 SEARCH = [
     "request_log_test", "shm_control_test", "shm_port_test", "rank_watch_test", "socket_directory_test", "handshake_test", "traffic_test",
     "dispatcher_test", "update_test", "training_test", "job_desk_test", "kept_jobs_test", "recovery_test", "residency_test", "serve_loop_test", "keeper_test",
@@ -37,7 +37,7 @@ def target_of(line: str) -> str:
 
 
 def children() -> list[int]:
-    """Processes that are ours, also by inheritance."""
+    """Our child processes, including inherited ones."""
     own = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -51,7 +51,7 @@ def children() -> list[int]:
 
 
 def end_children() -> None:
-    """A keeper or trainer of a broken test becomes our child when its parent ends: ends them all, also those that appear meanwhile."""
+    """Ends all children, also those that appear meanwhile: a stopped test's keeper or trainer becomes our child when its parent ends."""
     while own := children():
         for pid in own:
             try:
@@ -67,7 +67,7 @@ def begin_worker() -> None:
 
 
 def passes(folder: str, line: str, bug: str, limit_seconds: float) -> bool:
-    """True when the command ends with 0 within the limit."""
+    """True if the command exits with 0 within the limit."""
     program, *arguments = line.split()
     places = [os.path.join(folder, where, program) for where in ("tests", "bin")]
     path = next((place for place in places if os.path.exists(place)), places[0])
@@ -85,7 +85,7 @@ def passes(folder: str, line: str, bug: str, limit_seconds: float) -> bool:
 
 
 def seconds_without_bug(folder: str, line: str) -> float | None:
-    """None when it fails."""
+    """None if it fails."""
     begin = time.monotonic()
     return time.monotonic() - begin if passes(folder, line, "", LIMIT_SECONDS) else None
 
@@ -97,7 +97,7 @@ def wake(folder: str, bug: str, limits: dict[str, float]) -> Catch:
 
 
 class Runner:
-    """A pool of processes, each of which runs one test at a time and inherits what that test leaves behind."""
+    """A pool of processes, each of which runs one test at a time and inherits the processes that it leaves behind."""
 
     def __init__(self, folder: str, jobs: int) -> None:
         self._folder = folder
@@ -111,13 +111,13 @@ class Runner:
         self._pool.shutdown()
 
     def failing_without_bug(self, lines: list[str]) -> list[str]:
-        """Comes before wake_all: it also learns how long each may take."""
+        """Call it before wake_all: it also measures how long each may take."""
         times = dict(zip(lines, self._pool.map(seconds_without_bug, [self._folder] * len(lines), lines)))
         self._limits = {line: PATIENCE_SECONDS + PATIENCE_FACTOR * (seconds or 0) for line, seconds in times.items()}
         return [line for line, seconds in times.items() if seconds is None]
 
     def wake_all(self, lines: dict[str, list[str]]) -> list[Catch]:
-        """Prints each result as soon as it is there."""
+        """Prints each result as soon as it is known."""
         pending = [self._pool.submit(wake, self._folder, bug, {line: self._limits[line] for line in checks}) for bug, checks in lines.items()]
         results = []
         for future in concurrent.futures.as_completed(pending):

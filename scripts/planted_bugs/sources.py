@@ -1,4 +1,4 @@
-"""Where the planted bugs are: the sources say it themselves, so that none is forgotten."""
+"""Finds the planted bugs in the sources themselves, so that none is missed."""
 
 import dataclasses
 import os
@@ -15,7 +15,7 @@ class Bug:
 
 
 def find_bugs(repo: str) -> list[Bug]:
-    """Every use of TP_PLANTED in production code, by name; a name that is used twice is there twice."""
+    """Every use of TP_PLANTED in production code, by name; a name used twice appears twice."""
     bugs = []
     for room in ROOMS:
         for folder, _, files in os.walk(os.path.join(repo, room)):

@@ -1,1 +1,1 @@
-"""The checks of scripts/tidy: each module holds one kind and returns a list of findings."""
+"""The checks of scripts/tidy: each module has one kind of check and returns a list of findings."""

@@ -1,4 +1,4 @@
-"""Nothing lies beside the build: every source is named by a CMakeLists.txt, and every header stands on its own."""
+"""No file is outside the build: every source is named by a CMakeLists.txt, and every header compiles on its own."""
 
 import concurrent.futures
 import glob
@@ -8,12 +8,12 @@ import subprocess
 
 from .tree import Finding, Tree
 
-# What CMakeLists.txt files define for the headers they own.
+# Macros that CMakeLists.txt files define for the headers in their folder.
 BUILD_DEFINITIONS = ['-DTIDEPOOL_VERSION=""', '-DTIDEPOOL_BUILD=""']
 
 
 def names_file(text: str, name: str) -> bool:
-    """True when a CMakeLists.txt names the file: as a word, or through a loop (`${subject}_test.cpp` with `subject` among its words)."""
+    """True if a CMakeLists.txt names the file: as a word, or in a loop (`${subject}_test.cpp` with `subject` among its words)."""
     if re.search(r"(?<![\w./-])" + re.escape(name) + r"(?![\w./-])", text):
         return True
     for template in re.findall(r"[\w./-]*\$\{\w+\}[\w./-]*\.(?:cpp|cu)", text):
@@ -26,7 +26,7 @@ def names_file(text: str, name: str) -> bool:
 
 
 def check_built(tree: Tree) -> list[Finding]:
-    """Every .cpp and .cu is named by the CMakeLists.txt of its folder, or of a folder above it."""
+    """Every .cpp and .cu is named by the CMakeLists.txt of its folder, or of a parent folder."""
     lists = {path: re.sub(r"#.*", "", text) for path, text in tree.texts.items() if os.path.basename(path) == "CMakeLists.txt"}
     findings = []
     for path in tree.sources:
@@ -42,7 +42,7 @@ def check_built(tree: Tree) -> list[Finding]:
 
 
 def includes_torch(tree: Tree, path: str, seen: set[str] | None = None) -> bool:
-    """True when the file reaches a header of LibTorch."""
+    """True if the file includes a header of LibTorch, directly or indirectly."""
     seen = seen if seen is not None else set()
     seen.add(path)
     for _, name, quoted in tree.sources[path].includes():
@@ -54,7 +54,7 @@ def includes_torch(tree: Tree, path: str, seen: set[str] | None = None) -> bool:
 
 
 def headers_to_compile(tree: Tree) -> list[str]:
-    """Headers that no source includes first. The compiler of the build has already seen every other one standing alone."""
+    """Headers that no source includes first. The build has already compiled all others on their own."""
     proven = set()
     for path, source in tree.sources.items():
         if path.endswith((".cpp", ".cu")):
@@ -83,7 +83,7 @@ def torch_flags(root: str) -> list[str]:
 
 
 def check_headers(tree: Tree) -> list[Finding]:
-    """Compiles (syntax only) each header that nothing else has proven to be complete."""
+    """Compiles (syntax only) each header that the build has not already proven complete."""
 
     def compile_alone(path: str) -> Finding | None:
         command = ["g++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-I", tree.root, *BUILD_DEFINITIONS]

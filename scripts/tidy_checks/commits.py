@@ -1,4 +1,4 @@
-"""What a commit says: a subject of one short line, and why. Counts for commits that came after this rule."""
+"""Commit messages: a subject of one short line, and a body with the reason. Applies to commits after this rule."""
 
 import subprocess
 
@@ -9,7 +9,7 @@ THIS_FILE = "scripts/tidy_checks/commits.py"
 
 
 def git(root: str, *arguments: str) -> str | None:
-    """What git prints; None where there is no git, or no history here."""
+    """The output of git; None if there is no git, or no history here."""
     try:
         done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, check=False)
     except OSError:
@@ -27,7 +27,7 @@ def judge(commit: str, subject: str, body: str) -> list[Finding]:
 
 
 def check_commits(tree: Tree) -> list[Finding]:
-    """Skipped, and said so, without history: in an archive, or in a clone that is not deep enough."""
+    """Skipped, with a message, without history: in an archive, or in a shallow clone."""
     added = git(tree.root, "log", "--diff-filter=A", "--format=%H", "--", THIS_FILE)
     if not added:
         print("commits: not checked, there is no history here")

@@ -1,4 +1,4 @@
-"""Contracts: a header says what it is, and every public declaration in it has its sentence."""
+"""Contracts: a header states its purpose, and every public declaration in it has a comment."""
 
 import os
 import re
@@ -6,25 +6,25 @@ import re
 from .sizes import closing, is_declaration, is_initializer, parameter_list, without_directives
 from .tree import Finding, SourceFile, Tree
 
-FOREIGN = "trainer/comm/gloo_shim/"  # declarations of another project, repeated
+FOREIGN = "trainer/comm/gloo_shim/"  # declarations repeated from another project
 
 _TYPE = re.compile(r"\s*(?:template\s*<.*?>\s*)?(?:class|struct|union|enum(?:\s+(?:class|struct))?)\b[\s\w\[\]()]*?\b(?P<name>[A-Z]\w*)\s*(?:final\s*)?(?::(?!:).*)?", re.DOTALL)
 _BRACKET = re.compile(r"[(){};:]")
 _ACCESS = re.compile(r"\s*(public|private|protected)\s*")
-# What says all by itself: the other side of a base class or of the compiler, operators, and an accessor that returns the member of its name.
+# Self-explanatory declarations: overrides, defaulted or deleted functions, operators, and accessors that return the member of their name.
 _SILENT = re.compile(r"\boverride\b|\bfinal\s*$|=\s*(?:default|delete)\s*$|\bfriend\b|\boperator\b")
 _ACCESSOR = re.compile(r"\{\s*return\s+(\w+)_(?:\.get\(\))?;\s*\}")
 _PART = re.compile(r"(?<!every )(?<!each )\b(?:half|parts?|rest) of (?:the )?`?(?:class\b|[A-Z]\w*[a-z][A-Z]\w*|\w+\.(?:h|cpp)\b)|^The (?:\w+ )?(?:half|part|rest) of\b")
 
 
 def head_of(source: SourceFile) -> str:
-    """The comment that a file begins with, as one line; empty where it begins with something else."""
+    """The comment at the beginning of a file, as one line; empty if the file begins otherwise."""
     return " ".join(line.strip("/ ") for line in re.match(r"(?://[^\n]*\n)*", source.text)[0].splitlines())
 
 
 def _declarations(code: str) -> list[tuple[str, int, int]]:
-    """(name, first offset, last offset) of the types at namespace scope, and of the functions there and in public parts of classes."""
-    found, scopes = [], []  # of scopes: (name, "open" where what is declared is public, else "closed")
+    """(name, first offset, last offset) of types and functions at namespace scope, and of functions in public parts of classes."""
+    found, scopes = [], []  # of scopes: (name, "open" if its declarations are public, else "closed")
     start = at = 0
     while bracket := _BRACKET.search(code, at):
         at = bracket.start()
@@ -48,7 +48,7 @@ def _declarations(code: str) -> list[tuple[str, int, int]]:
             body = "" if char == ";" else code[at:closing(code, at, "{}") + 1]
             if body and is_initializer(head):
                 at += len(body) - 1
-            elif "{" in head.partition("(")[0]:  # a member with its initial value
+            elif "{" in head.partition("(")[0]:  # a member with an initializer
                 start = at + 1
             else:
                 function = parameter_list(head)
@@ -71,14 +71,14 @@ def _declarations(code: str) -> list[tuple[str, int, int]]:
 
 
 def _has_sentence(source: SourceFile, lines: list[str], first: int, last: int) -> bool:
-    """A comment at the end of a line of the declaration, or above the run of lines in which it stands."""
+    """Whether a comment is at the end of a line of the declaration, or above the run of lines that contains it."""
     if any("//" in line for line in lines[first - 1:last]):
         return True
     indent = re.match(r" *", lines[first - 1])[0]
     for line in reversed(lines[:first - 1]):
         text = line.strip()
         if text and not line.startswith(("#", indent)):
-            return False  # where its scope begins
+            return False  # start of its scope
         if line.startswith(indent + "//"):
             return True
         if not text or text.startswith("#") or re.fullmatch(r"(public|private|protected):|namespace\b.*\{", text):
@@ -87,7 +87,7 @@ def _has_sentence(source: SourceFile, lines: list[str], first: int, last: int) -
 
 
 def check_sentences(tree: Tree) -> list[Finding]:
-    """Types and functions that others may use: production headers only."""
+    """Types and functions that others may use: in production headers only."""
     findings = []
     for source in tree.sources.values():
         if source.is_test or not source.path.endswith(".h") or source.path.startswith(FOREIGN):
@@ -102,7 +102,7 @@ def check_sentences(tree: Tree) -> list[Finding]:
 
 
 def check_heads(tree: Tree) -> list[Finding]:
-    """A header's first sentence names the noun of the file, and no file is described as a piece of another."""
+    """A header's first sentence has the noun of the file's name, and no file is described as a part of another."""
     findings = []
     for source in tree.sources.values():
         if source.is_test:

@@ -1,4 +1,4 @@
-"""Third-party packages and dangerous calls: each has a door, and only the files of the door may use it."""
+"""Third-party packages and dangerous calls: each has a door, and only the door's files may use it."""
 
 import dataclasses
 import re
@@ -10,7 +10,7 @@ PAGE = "docs/architecture.md"
 
 @dataclasses.dataclass(frozen=True)
 class Door:
-    """One package: the include prefixes by which it is known, and the files (patterns) that may include it."""
+    """One package: the include prefixes that identify it, and the files (patterns) that may include it."""
 
     package: str
     prefixes: tuple[str, ...]
@@ -28,7 +28,7 @@ def parse_doors(lines: list[tuple[int, str]]) -> list[Door]:
 
 
 def matches_any(path: str, patterns) -> bool:
-    """Patterns as in the shell, except that * crosses no folder and ** crosses any number."""
+    """Shell patterns, but * crosses no folder and ** crosses any number."""
     for pattern in patterns:
         expression = re.escape(pattern).replace(r"\*\*", ".*").replace(r"\*", "[^/]*")
         if re.fullmatch(expression, path):
@@ -61,7 +61,7 @@ def check_doors(tree: Tree) -> list[Finding]:
 
 @dataclasses.dataclass(frozen=True)
 class Banned:
-    """One call that has a door: what it looks like, what to use instead, where it may stand, and where the rule applies."""
+    """One call with a door: its pattern, its replacement, the files that may use it, and where the rule applies."""
 
     what: str
     pattern: str
@@ -69,12 +69,12 @@ class Banned:
     allowed: tuple[str, ...] = ()
     applies: tuple[str, ...] = ("**",)
     in_tests: bool = False
-    unless: str = ""  # no finding where this matches the statement before the call
+    unless: str = ""  # no finding if this matches the statement before the call
 
 
 DAEMON = ("memserver/**", "shm/**", "nvme/**", "optim/**", "device/**", "base/**")
 MAINS = ("memserver/main.cpp", "client/memctl/**", "trainer/main.cpp", "bench/**")
-# Where a program, or a process of it, is put together: its clock is made there and handed on.
+# Composition roots of programs and processes: they create the clock and pass it on.
 CLOCK_ROOTS = (
     "trainer/cli/commands.cpp", "trainer/cli/doctor.cpp", "trainer/cli/run.cpp", "trainer/cli/sample.cpp", "client/memctl/main.cpp", "client/checkpoint/main.cpp",
     "memserver/main.cpp", "memserver/keeper/keeper.cpp", "python/binding/interrupt_clock.*", "trainer/module/tidepool/train.cpp", "bench/**",
@@ -96,7 +96,7 @@ BANNED = (
            ("base/clock.h", "base/clock.cpp") + CLOCK_ROOTS),
     Banned("random", r"\b(std::)?s?rand\s*\(\s*\)|\bsrand\s*\(|\bstd::(mt19937|random_device|default_random_engine)\b",
            "SplitMix64 of base/random.h, with a seed that is handed in"),
-    # Placement new allocates nothing; a private constructor needs std::unique_ptr<T>(new T(...)), which is owned at once.
+    # Placement new allocates nothing; a private constructor needs std::unique_ptr<T>(new T(...)), which owns the object at once.
     Banned("new", r"(?<!operator )\bnew\s+[A-Za-z_:]", "std::make_unique or a container", ("base/log.cpp",),
            unless=r"\b(unique|shared|intrusive)_ptr<.*>\s*\w*\(\s*$"),
     Banned("delete", r"(?<!operator )(?<!= )(?<!=)\bdelete\b(\s*\[\s*\])?\s+?[A-Za-z_*(]", "an owner: std::unique_ptr or a container"),

@@ -1,11 +1,11 @@
-"""Who may include whom: the ```layers block of docs/architecture.md is the whole truth, includes form no cycle, and only seams are virtual."""
+"""Allowed includes: the ```layers block of docs/architecture.md is authoritative, includes form no cycle, and only seams are virtual."""
 
 import re
 
 from .tree import Finding, Tree
 
 PAGE = "docs/architecture.md"
-# These folders stand on top: they may include any room, and no room may include them.
+# Top-level folders: they may include any room, and no room may include them.
 ABOVE_ALL = ("tests", "bench")
 
 
@@ -31,7 +31,7 @@ def parse_rules(lines: list[tuple[int, str]]) -> dict[str, set[str]]:
 
 
 def room_of(path: str, rooms) -> str | None:
-    """The longest known room that holds the file."""
+    """The longest known room that contains the file."""
     parts = path.split("/")[:-1]
     while parts:
         name = "/".join(parts)
@@ -74,13 +74,13 @@ def edge_allowed(room: str, target: str, rules: dict[str, set[str]]) -> bool:
 
 
 def check_cycles(tree: Tree) -> list[Finding]:
-    """One finding for each include that closes a cycle."""
+    """One finding per include that closes a cycle."""
     graph = {
         path: [(line, name) for line, name, quoted in source.includes() if quoted and name in tree.sources]
         for path, source in tree.sources.items()
     }
     findings: list[Finding] = []
-    state: dict[str, int] = {}  # 1: on the path that is being walked, 2: done
+    state: dict[str, int] = {}  # 1: on the current path, 2: done
 
     def walk(path: str, trail: list[str]) -> None:
         state[path] = 1
@@ -99,7 +99,7 @@ def check_cycles(tree: Tree) -> list[Finding]:
 
 
 def check_knots(tree: Tree) -> list[Finding]:
-    """A header and its source are one: what they include together must not lead back to them. (Tarjan's strongly connected components.)"""
+    """A header and its source count as one: their includes must not lead back to them. (Tarjan's strongly connected components.)"""
     graph: dict[str, set[str]] = {}
     for path, source in tree.sources.items():
         if source.is_test:
@@ -138,7 +138,7 @@ def check_knots(tree: Tree) -> list[Finding]:
 
 
 def check_seams(tree: Tree) -> list[Finding]:
-    """Pure virtual functions stand only in the files of the ```seams block."""
+    """Pure virtual functions occur only in the files of the ```seams block."""
     seams = {line.partition(":")[2].strip() for _, line in tree.fenced_block(PAGE, "seams")}
     findings = []
     for source in tree.sources.values():

@@ -1,4 +1,4 @@
-"""Paragraphs: in the body of a function, a blank line or a comment stands between steps."""
+"""Paragraphs: in a function's body, a blank line or a comment separates steps."""
 
 import collections
 import os
@@ -6,14 +6,14 @@ import os
 from .sizes import find_functions
 from .tree import Finding, SourceFile, Tree
 
-RUN_MAX = 12  # lines of code in a row
-# Functions with a longer run, by folder, from before this rule. Numbers only get smaller.
+RUN_MAX = 12  # consecutive lines of code
+# Number of functions with a longer run, by folder, from before this rule. Numbers may only decrease.
 RATCHET: dict[str, int] = {
 }
 
 
 def long_runs(source: SourceFile) -> list[tuple[str, int]]:
-    """(name of the function, first line) of each first run of code that is longer than RUN_MAX."""
+    """(function, first line) of each function's first run of code longer than RUN_MAX."""
     lines = source.text.split("\n")
     found = []
     for function in find_functions(source):
@@ -28,7 +28,7 @@ def long_runs(source: SourceFile) -> list[tuple[str, int]]:
 
 
 def check_paragraphs(tree: Tree) -> list[Finding]:
-    """Production code only: a test is a list of steps as it is."""
+    """Production code only: a test is a list of steps anyway."""
     found: dict[str, list[Finding]] = collections.defaultdict(list)
     for source in tree.sources.values():
         for name, line in [] if source.is_test else long_runs(source):

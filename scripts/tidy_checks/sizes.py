@@ -1,4 +1,4 @@
-"""How long files and functions are, and how many parameters they take. Functions are found by matching braces, which our format allows."""
+"""Lengths of files and functions, and numbers of parameters. Finds functions by matching braces, which our format allows."""
 
 import collections
 import dataclasses
@@ -11,10 +11,10 @@ from .tree import Finding, SourceFile, Tree
 FILE_LINES_MAX = 400
 TEST_FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
-# What has to stay smaller than others, and why.
+# Files with a lower limit than others, and why.
 SMALL_FILES = {"memserver/keeper/keeper.cpp": (340, "it outlives every fault, so it must be easy to read as a whole")}
 PARAMETERS_MAX = 5
-# What was below the limits at 140 columns, with the lines that it has at 100. Entries only go.
+# Files below the limits at 140 columns, with their lines at 100. Entries may only be removed.
 RATCHET: dict[str, int] = {}
 
 _CONTAINER = re.compile(r"\b(namespace|class|struct|union|enum|extern)\b")
@@ -23,7 +23,7 @@ _NOT_A_NAME = {"alignas", "decltype", "noexcept", "requires", "explicit", "__att
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-    """One function with a body, or declared in a class: first line, length of the whole text in lines, parameters."""
+    """A function with a body, or declared in a class: first line, total length in lines, number of parameters."""
 
     name: str
     line: int
@@ -33,12 +33,12 @@ class Function:
 
 
 def without_directives(code: str) -> str:
-    """Preprocessor lines blanked, those continued with a backslash too."""
+    """Blanks preprocessor lines, including continuation lines."""
     return re.sub(r"^[ \t]*#(?:[^\n\\]|\\\n|\\.)*", lambda found: re.sub(r"[^\n]", " ", found[0]), code, flags=re.MULTILINE)
 
 
 def closing(code: str, start: int, pair: str) -> int:
-    """Index of the bracket that closes the one at `start`; the end of the text when none does."""
+    """Index of the bracket that closes the one at `start`; the end of the text if none does."""
     depth = 0
     for at in range(start, len(code)):
         if code[at] == pair[0]:
@@ -51,7 +51,7 @@ def closing(code: str, start: int, pair: str) -> int:
 
 
 def parameter_list(head: str) -> tuple[str, str] | None:
-    """(name, text between the parentheses) of the function that `head` declares, or None when it declares none."""
+    """(name, text between the parentheses) of the function that `head` declares, or None if it declares none."""
     head = re.sub(r"\boperator\s*\(\s*\)", "operator_call", head)
     for match in re.finditer(r"((?:~|\b)[A-Za-z_][\w:~]*(?:\s*<[^<>()]*>)?|\boperator\s*[^\s\w(]+)\s*\(", head):
         name = match[1].strip()
@@ -64,7 +64,7 @@ def parameter_list(head: str) -> tuple[str, str] | None:
 
 
 def count_parameters(text: str) -> int:
-    """Commas outside every bracket, plus one; none for an empty list."""
+    """Commas outside all brackets, plus one; 0 for an empty list."""
     if not text.strip() or text.strip() == "void":
         return 0
     depth, count = 0, 1
@@ -84,7 +84,7 @@ def _opens_container(head: str) -> bool:
 
 
 def is_initializer(head: str) -> bool:
-    """True for the brace of `int x{3}`, `= {`, and of a member in a constructor's list (`Foo() : a_{1}`)."""
+    """True for the brace of `int x{3}`, `= {`, and of a member in a constructor's initializer list (`Foo() : a_{1}`)."""
     tail = head.rstrip()
     if not tail or tail.endswith(("=", ",", "(", "return")):
         return True
@@ -97,7 +97,7 @@ def is_initializer(head: str) -> bool:
 
 
 def is_declaration(head: str) -> bool:
-    """A type, a name and a parameter list: not a macro call, not an initialised variable."""
+    """A type, a name and a parameter list: not a macro call, nor an initialised variable."""
     if re.match(r"\s*(using|typedef|friend|return|static_assert|TP_\w+|[A-Z_0-9]+\s*\()", head):
         return False
     before = head.partition("(")[0]
@@ -163,15 +163,15 @@ def check_sizes(tree: Tree) -> list[Finding]:
     return findings
 
 
-# Functions that a class defines outside of its own braces, in all files together, and their lines.
+# Limit of a class's functions defined outside its braces, over all files, and of their lines.
 CLASS_DEFINITIONS_MAX = 40
 CLASS_LINES_MAX = 600
-# Classes that were larger when the rule came: definitions, lines. Entries only go.
+# Classes that exceeded the limit when the rule was added: definitions, lines. Entries may only be removed.
 CLASS_RATCHET: dict[str, tuple[int, int]] = {}
 
 
 def definitions_of_classes(tree: Tree) -> dict[str, list[tuple[str, Function]]]:
-    """Class -> what it defines outside of its own braces, with the file."""
+    """Class -> its functions defined outside its braces, with the file."""
     definitions: dict[str, list[tuple[str, Function]]] = collections.defaultdict(list)
     for source in tree.sources.values():
         if source.is_test:
@@ -184,7 +184,7 @@ def definitions_of_classes(tree: Tree) -> dict[str, list[tuple[str, Function]]]:
 
 
 def check_classes(tree: Tree) -> list[Finding]:
-    """A class that is cut into several files is as large as all of them."""
+    """A class split over several files counts with all of them."""
     findings = []
     for owner, found in definitions_of_classes(tree).items():
         count, lines = len(found), sum(function.lines for _, function in found)
@@ -198,12 +198,12 @@ def check_classes(tree: Tree) -> list[Finding]:
 
 FOLDER_FILES_MAX = 30
 TEST_FOLDER_FILES_MAX = 40
-# A class that is continued in a second file would be called so.
+# Name pattern of a file that continues a class.
 CONTINUED = re.compile(r"(_part|_half|_rest|_more|_?2)\.(h|cpp|cu)$")
 
 
 def check_folders(tree: Tree) -> list[Finding]:
-    """Few enough files in each folder to be read as a list, and none that is the second half of another."""
+    """At most so many files per folder, so that it reads as a list, and no file named as the continuation of another."""
     folders = collections.Counter(os.path.dirname(path) for path in tree.sources)
     findings = []
     for folder, count in folders.items():
@@ -217,20 +217,20 @@ def check_folders(tree: Tree) -> list[Finding]:
 
 
 def comment_share(sources: list[SourceFile]) -> str:
-    """How many of all lines are comments, or end in one, in per cent."""
+    """Percentage of lines that are, or end in, comments."""
     lines = sum(source.lines for source in sources)
     comments = sum(len(re.findall(r"^.*//", source.text, re.MULTILINE)) for source in sources)
     return f"{100 * comments / lines:.1f} %" if lines else "none"
 
 
 def pages(tree: Tree) -> int:
-    """Words of README and docs, without the records of decisions."""
+    """Words of README and docs, without decision records."""
     return sum(len(text.split()) for path, text in tree.texts.items()
                if path.endswith(".md") and (path == "README.md" or path.startswith("docs/")) and not path.startswith("docs/decisions/"))
 
 
 def summary(tree: Tree) -> str:
-    """Median and 90th percentile, and what is counted without a limit, for the report at the end."""
+    """Median and 90th percentile, and unlimited counts, for the report at the end."""
 
     def spread(values: list[int]) -> str:
         ordered = sorted(values)

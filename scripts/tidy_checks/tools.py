@@ -1,4 +1,4 @@
-"""Checks that other programs make: clang-format 14 for C++, shellcheck for the scripts."""
+"""Checks by other programs: clang-format 14 for C++, shellcheck for the scripts."""
 
 import concurrent.futures
 import os
@@ -12,7 +12,7 @@ CLANG_FORMAT = "clang-format-14"
 
 
 def parse_format_output(text: str, root: str) -> list[Finding]:
-    """One finding for each file that clang-format complains about, at its first line."""
+    """One finding per file that clang-format reports, at its first line."""
     findings = {}
     for match in re.finditer(r"^(.+?):(\d+):\d+: error: code should be clang-formatted", text, re.MULTILINE):
         path = os.path.relpath(match[1], root)

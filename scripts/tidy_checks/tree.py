@@ -1,4 +1,4 @@
-"""The tree as the checks see it: files with their text, and C++ text with comments and literals blanked out."""
+"""The tree for the checks: files with their text, and C++ text with comments and literals blanked."""
 
 import dataclasses
 import os
@@ -11,7 +11,7 @@ CORPORA = "tests/fuzz/corpus/"  # inputs of fuzzers: bytes, not text
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One broken rule: where, which check, what is wrong and what to do instead."""
+    """One broken rule: location, check, problem and remedy."""
 
     path: str
     line: int
@@ -22,7 +22,7 @@ class Finding:
         return f"{self.path}:{self.line}: [{self.check}] {self.text}"
 
 
-# A comment, a string literal (raw ones too) or a character literal.
+# A comment, a string literal (including raw ones) or a character literal.
 LITERAL = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"(?P<tag>[^\s()\\]{0,16})\(.*?\)(?P=tag)"|"(?:\\.|[^"\\\n])*"'
     r"|(?<![0-9A-Fa-f])'(?:\\.|[^'\\\n])+'",
@@ -31,14 +31,14 @@ LITERAL = re.compile(
 
 
 def blank_literals(text: str) -> str:
-    """The text with comments, string and character literals replaced by spaces; every line keeps its number and length."""
+    """The text with comments, string and character literals replaced by spaces; line numbers and lengths stay."""
 
     def blank(match: re.Match) -> str:
         found = match[0]
         inner = re.sub(r"[^\n]", " ", found)
         if found.startswith(("/",)) or len(found) < 2:
             return inner
-        return found[0] + inner[1:-1] + found[-1]  # quotes stay, so that a literal still is one operand
+        return found[0] + inner[1:-1] + found[-1]  # keeps the quotes, so that a literal is still one operand
 
     return LITERAL.sub(blank, text)
 
@@ -74,14 +74,14 @@ class SourceFile:
         return any(match.start() < offset < match.end() and not match[0].startswith("/") for match in LITERAL.finditer(self.text))
 
     def allows(self, line: int, check: str) -> bool:
-        """True where the line, or a comment right above it, says `tidy: allow CHECK, because ...`: a suppression needs its reason."""
+        """True if the line, or a comment directly above it, has `tidy: allow CHECK, because ...`: a suppression needs its reason."""
         lines = self.text.splitlines()
         above = lines[line - 2] if line > 1 and lines[line - 2].lstrip().startswith("//") else ""
         return any(re.search(r"tidy: allow " + re.escape(check) + r", because \w+", text) for text in (lines[line - 1], above))
 
 
 class Tree:
-    """All files that belong to the repository: tracked, or new and not ignored."""
+    """All files of the repository: tracked, or new and not ignored."""
 
     def __init__(self, root: str, texts: dict[str, str]):
         self.root = root
@@ -104,7 +104,7 @@ class Tree:
         return Tree(root, texts)
 
     def fenced_block(self, path: str, name: str) -> list[tuple[int, str]]:
-        """(line number, text) of the lines inside the ```name block of a page, without blank lines and # comments."""
+        """(line number, text) of the lines in the ```name block of a page, without blank lines and # comments."""
         lines, inside = [], False
         for number, line in enumerate(self.texts.get(path, "").splitlines(), start=1):
             if line.strip() == "```" + name:

@@ -1,4 +1,4 @@
-"""Names and texts: class names that say nothing, words of this house alone, notes of unfinished work, and paths of one machine."""
+"""Names and texts: empty class names, house words, unfinished work, and paths of one machine."""
 
 import re
 
@@ -6,12 +6,12 @@ from .tree import Finding, Tree
 
 COLUMNS_MAX = 100
 EMPTY_NAMES = ("Manager", "Helper", "Util", "Utils", "Common", "Impl", "Info", "Data")
-# Written in pieces, so that this file does not find itself.
+# Split, so that this file does not match itself.
 UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
 MACHINE_PATH = re.compile(r"(?<![\w.$}{/~-])/(?:work|root|home/[a-z_][\w-]*|Users/\w+)(?=/)|\.\./" + r"shared\b")
 OF_COMMENT = re.compile(r"\s*//[/!]?\s*Of\b")
 GLOSSARY = "docs/glossary.md"
-# Words that readers had to guess: what matches, what to say instead, and where (path prefixes). The glossary has the others.
+# Words that readers had to guess: pattern, replacement, and path prefixes where it applies. The glossary has the others.
 EVERYWHERE = ("",)
 GONE = (
     (r"\bseats?\b|\b\w*Seats?\b|\bseated\b", "session slot", EVERYWHERE),
@@ -29,12 +29,12 @@ GONE = (
     (r"\bEndForWantOf\b", "DieOutOf", EVERYWHERE),
     (r"\bkRidesMax\b|\bRides?\b|\brid(e|ing)\b", "staged piece", ("memserver/",)),
 )
-# Files whose text is not ours to change.
+# Files with foreign text, which must not be changed.
 FOREIGN = ("LICENSE",)
 
 
 def check_names(tree: Tree) -> list[Finding]:
-    """No class, struct or enum whose whole name, or whose last word, is one of the empty ones; no namespace of a third level."""
+    """No class, struct or enum whose name, or last word of its name, is an empty one; no third-level namespace."""
     findings = []
     for source in tree.sources.values():
         for match in re.finditer(r"\b(?:class|struct|enum class|enum)\s+(?:\[\[\w+\]\]\s*)?([A-Z]\w*)\s*(?=[\s:{])", source.code):
@@ -62,7 +62,7 @@ def check_words(tree: Tree) -> list[Finding]:
 
 
 def check_gone_words(tree: Tree) -> list[Finding]:
-    """No word of GONE in C++, comments included, nor in the pages; records of decisions say what was."""
+    """No word of GONE in C++, including comments, nor in the pages; decision records keep theirs."""
     findings = []
     for path, text in tree.texts.items():
         if path not in tree.sources and (not path.endswith(".md") or path.startswith("docs/decisions/")):
@@ -76,7 +76,7 @@ def check_gone_words(tree: Tree) -> list[Finding]:
 
 
 def check_of_comments(tree: Tree) -> list[Finding]:
-    """No comment line of C++ begins with "Of": such a comment leaves out what it speaks of."""
+    """No comment line of C++ begins with "Of": such a comment omits its subject."""
     findings = []
     for source in tree.sources.values():
         for number, line in enumerate(source.text.splitlines(), start=1):
@@ -87,7 +87,7 @@ def check_of_comments(tree: Tree) -> list[Finding]:
 
 
 def check_glossary(tree: Tree) -> list[Finding]:
-    """Every word of the glossary has the term of the literature and one file, which exists."""
+    """Every word of the glossary has the literature's term and one existing file."""
     if GLOSSARY not in tree.texts:
         return [Finding(GLOSSARY, 1, "glossary", "the page is missing")]
     findings = []
@@ -103,7 +103,7 @@ def check_glossary(tree: Tree) -> list[Finding]:
 
 
 def check_columns(tree: Tree) -> list[Finding]:
-    """No line of C++ is longer than COLUMNS_MAX, unless a string literal runs over that column: what it says cannot be wrapped."""
+    """No line of C++ exceeds COLUMNS_MAX, unless a string literal crosses that column: it cannot be wrapped."""
     findings = []
     for source in tree.sources.values():
         begin = 0
@@ -115,7 +115,7 @@ def check_columns(tree: Tree) -> list[Finding]:
 
 
 def check_whitespace(tree: Tree) -> list[Finding]:
-    """What .editorconfig asks of every text: one newline at the end, no blanks at line ends, no carriage returns."""
+    """The rules of .editorconfig for every text: one newline at the end, no trailing spaces, no carriage returns."""
     findings = []
     for path, text in tree.texts.items():
         if path in FOREIGN or not text:
