@@ -1,5 +1,5 @@
 // ExchangeThread: moves bytes between the ranks of one group over their sockets, in the background,
-// one exchange at a time.
+// exchange by exchange.
 //
 // The constructing thread calls all methods; the internal thread owns the sockets and the exchanges
 // in progress, never blocks in a socket call, and touches no memory of an exchange that has ended.

@@ -44,8 +44,8 @@ struct StagedBytes {
 struct TrainTask {
   TrainingEngine* engine = nullptr;
   Collective* world = nullptr;  // all ranks
-  // Number of ranks (or pipelines) that train their own sequences, and this rank's; other ranks of
-  // a pipeline have no loss. The column seeds a rank's random numbers.
+  // Number of columns (ranks, or pipelines, with their own sequences), and this rank's index; other
+  // ranks of a pipeline have no loss. The column seeds a rank's random numbers.
   uint32_t columns = 1, column = 0;
   BatchCursor* batches = nullptr;  // this rank's share of each micro-batch
   std::vector<Batch> held_out;     // this rank's share; may be empty
