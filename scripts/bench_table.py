@@ -9,9 +9,11 @@ changed; ends with 1 when the tables are not those that the results make.
 """
 
 import argparse
+import collections
 import glob
 import json
 import os
+import string
 import sys
 
 sys.dont_write_bytecode = True
@@ -57,7 +59,7 @@ def ratio_text(row: dict, spreads: list[dict]) -> str:
     """The ratio with its quartiles."""
     for spread in spreads:
         if row["ratio"] is not None and all(spread.get(key) == row[key] for key in ("bench", "row", "against")):
-            return f"{number(row['ratio'])} ({number(spread['spread'][0])} to {number(spread['spread'][1])})"
+            return f"{number(row['ratio'])} ({number(spread['spread'][0])}–{number(spread['spread'][1])})"
     return number(row["ratio"])
 
 
@@ -105,21 +107,40 @@ def machine_line(result: dict, above: dict | None) -> str:
     return f"`{result['file']}` ({machine['date']}, commit {machine['commit']}): {', '.join(parts)}."
 
 
+def table_row(cells: tuple[str, ...]) -> str:
+    """Empty cells at the end are left out: a row may have fewer than its table's head."""
+    shown = list(cells)
+    while not shown[-1]:
+        shown.pop()
+    return f"| {' | '.join(shown)} |".replace("|  |", "| |").replace("|  |", "| |")
+
+
+def peer_letters(rows: list[dict]) -> dict[str, str]:
+    """A letter for each peer that is several words long and stands in three rows or more, by the order of its first row."""
+    counts = collections.Counter(row["against"] for row in rows if row["against"])
+    often = [peer for peer, count in counts.items() if count >= 3 and len(peer.split()) >= 3]
+    return dict(zip(often, string.ascii_uppercase))
+
+
 def tables(results: dict[str, list[dict]]) -> str:
     lines = []
     for name in sorted(results):
         lines += [f"### {name}", ""]
         shown = None
         for result, rows in newest_by_bench(results[name]):
-            lines += [machine_line(result, shown), "", "| benchmark | row | value | against | ratio (quartiles) | target |",
+            letters = peer_letters(rows)
+            lines += [machine_line(result, shown), ""]
+            if letters:
+                lines += [f"Against {'; '.join(f'{letter}: {peer}' for peer, letter in letters.items())}.", ""]
+            lines += ["| benchmark | row | value | against | ratio (quartiles) | target |",
                       "|---|---|---|---|---|---|"]
             above, shown = None, result
             for row in rows:
                 target = "" if row["holds"] is None else f"{number(row['target'])}, {'holds' if row['holds'] else '**missed**'}"
                 bench, above = "" if row["bench"] == above else row["bench"], row["bench"]
-                cells = (bench, row["row"], f"{number(row['value'])} {row['unit']}", row["against"] or "", ratio_text(row, result.get("spreads", [])) + change_text(row, result.get("regimes", [])),
+                cells = (bench, row["row"], f"{number(row['value'])} {row['unit']}", letters.get(row["against"], row["against"] or ""), ratio_text(row, result.get("spreads", [])) + change_text(row, result.get("regimes", [])),
                          target)
-                lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |"))
+                lines.append(table_row(cells))
             lines.append("")
     return "\n".join(lines).rstrip("\n")
 
