@@ -112,7 +112,7 @@ def table_row(cells: tuple[str, ...]) -> str:
     shown = list(cells)
     while not shown[-1]:
         shown.pop()
-    return f"| {' | '.join(shown)} |".replace("|  |", "| |").replace("|  |", "| |")
+    return f"| {' | '.join(shown)} |".replace("|  |", "| |")
 
 
 def peer_letters(rows: list[dict]) -> dict[str, str]:
@@ -132,15 +132,15 @@ def tables(results: dict[str, list[dict]]) -> str:
             lines += [machine_line(result, shown), ""]
             if letters:
                 lines += [f"Against {'; '.join(f'{letter}: {peer}' for peer, letter in letters.items())}.", ""]
-            lines += ["| benchmark | row | value | against | ratio (quartiles) | target |",
-                      "|---|---|---|---|---|---|"]
+            lines += ["| row | value | against | ratio (quartiles) | target |", "|---|---|---|---|---|"]
             above, shown = None, result
             for row in rows:
+                if row["bench"] != above:
+                    lines.append(f"| **{row['bench']}** |")
+                above = row["bench"]
                 target = "" if row["holds"] is None else f"{number(row['target'])}, {'holds' if row['holds'] else '**missed**'}"
-                bench, above = "" if row["bench"] == above else row["bench"], row["bench"]
-                cells = (bench, row["row"], f"{number(row['value'])} {row['unit']}", letters.get(row["against"], row["against"] or ""), ratio_text(row, result.get("spreads", [])) + change_text(row, result.get("regimes", [])),
-                         target)
-                lines.append(table_row(cells))
+                ratio = ratio_text(row, result.get("spreads", [])) + change_text(row, result.get("regimes", []))
+                lines.append(table_row((row["row"], f"{number(row['value'])} {row['unit']}", letters.get(row["against"], row["against"] or ""), ratio, target)))
             lines.append("")
     return "\n".join(lines).rstrip("\n")
 

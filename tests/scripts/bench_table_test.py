@@ -30,19 +30,19 @@ class Tables(unittest.TestCase):
 
     def test_the_newest_result_of_a_benchmark_counts(self):
         text = self.tables_of(z_old=result("2026-01-01", "ring", "copy", ratio=0.5), a_new=result("2026-02-01T10:00:00Z", "ring", ratio=1.5))
-        self.assertIn("| ring | r | 2 us | peer | 1.5 (0.4–0.6) | 1, holds |", text)
-        self.assertIn("| copy | r | 2 us | peer | 0.5 (0.4–0.6) | 1, **missed** |", text)
-        self.assertEqual(text.count("| ring |"), 1)
+        self.assertIn("| r | 2 us | peer | 1.5 (0.4–0.6) | 1, holds |", text)
+        self.assertIn("| r | 2 us | peer | 0.5 (0.4–0.6) | 1, **missed** |", text)
+        self.assertEqual(text.count("| **ring** |"), 1)
 
-    def test_a_benchmark_is_named_in_its_first_row_alone(self):
+    def test_a_benchmark_is_named_above_its_rows(self):
         twice = result("2026-01-01", "ring", "ring", "copy")
-        lines = [line for line in self.tables_of(one=twice).splitlines() if " r |" in line]
-        self.assertEqual([line.partition(" r |")[0] for line in lines], ["| ring |", "| |", "| copy |"])
+        lines = [line.partition(" 2 us |")[0] for line in self.tables_of(one=twice).splitlines() if line.startswith(("| **", "| r |"))]
+        self.assertEqual(lines, ["| **ring** |", "| r |", "| r |", "| **copy** |", "| r |"])
 
     def test_empty_cells_at_the_end_are_left_out(self):
         alone = result("2026-01-01", "ring")
         alone["rows"][0] |= {"against": None, "ratio": None, "target": None, "holds": None}
-        self.assertIn("\n| ring | r | 2 us |", self.tables_of(one=alone) + "\n")
+        self.assertIn("\n| r | 2 us |", self.tables_of(one=alone) + "\n")
         self.assertNotIn("2 us | |", self.tables_of(one=alone))
 
     def test_a_long_peer_of_three_rows_is_named_once(self):
@@ -52,8 +52,8 @@ class Tables(unittest.TestCase):
         text = self.tables_of(one=long)
         self.assertIn("\nAgainst A: the peer of many words.\n", text)
         self.assertEqual(text.count("the peer of many words"), 1)
-        self.assertIn("| copy | r | 2 us | A | 0.5", text)
-        self.assertIn("| idle | r | 2 us | another long peer |", text)
+        self.assertIn("| r | 2 us | A | 0.5", text)
+        self.assertIn("| r | 2 us | another long peer |", text)
 
     def test_a_result_without_a_date_has_that_of_its_file(self):
         old = result("", "ring")
@@ -65,8 +65,8 @@ class Tables(unittest.TestCase):
         changed["regimes"] = [{"bench": bench, "row": "r", "against": "peer", "round_trip_ns": trips, "dropped": 1}
                               for bench, trips in (("ring", [118.0, 470.0]), ("copy", [118.0, 125.0]))]
         text = self.tables_of(one=changed)
-        self.assertIn("| ring | r | 2 us | peer | 0.5 (0.4–0.6), 118->470 ns |", text)
-        self.assertIn("| copy | r | 2 us | peer | 0.5 (0.4–0.6) |", text)
+        self.assertIn("| r | 2 us | peer | 0.5 (0.4–0.6), 118->470 ns |", text)
+        self.assertIn("| r | 2 us | peer | 0.5 (0.4–0.6) |", text)
         self.assertIn("round trips meanwhile 118 to 470 ns, 2 rounds dropped", text)
 
     def test_only_what_lies_between_the_marks_changes(self):
