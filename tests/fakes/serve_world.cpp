@@ -9,6 +9,7 @@
 #include "base/unique_fd.h"
 #include "shm/spec/decode.h"
 #include "shm/spec/encode.h"
+#include "shm/spec/state_footprint.h"
 #include "shm/spec/validate.h"
 #include "tests/fakes/check_staging.h"
 #include "tests/fakes/real_clock.h"
@@ -32,6 +33,14 @@ shm::Request RangeRequest(shm::Op op, ChunkId chunk, uint64_t begin, uint64_t co
 }
 
 }  // namespace
+
+WorldOptions WithStatesOnNvme(const shm::JobSpec& spec, uint64_t jobs, uint32_t directories) {
+  WorldOptions options;
+  options.nvme_directories = directories;
+  options.nvme_bytes = jobs * shm::NvmeBytesOf(spec, 0);
+  options.loop.live.states_on = StatesOn::kNvme;
+  return options;
+}
 
 shm::JobSpec MakeSpec(const SpecOptions& options) {
   shm::JobSpec spec;

@@ -64,6 +64,10 @@ struct SpecOptions {
 };
 shm::JobSpec MakeSpec(const SpecOptions& options);
 
+// A world with simulated NVMe for all states of `jobs` jobs like `spec`, which go there.
+WorldOptions WithStatesOnNvme(const shm::JobSpec& spec, uint64_t jobs = 1,
+                              uint32_t directories = 1);
+
 // A trainer rank: what client/ does, without its checks, so that a test can write anything.
 class FakeRank {
  public:

@@ -26,9 +26,7 @@ uint64_t HostBytes(ChunkId first_spilled = shm::kNoSpill) {
 
 // A pool for many jobs, and NVMe for `jobs` that spill whole.
 WorldOptions NvmeFor(uint32_t jobs, StatesOn states_on = StatesOn::kAuto) {
-  WorldOptions options;
-  options.nvme_directories = 1;
-  options.nvme_bytes = jobs * shm::NvmeBytesOf(Spec(), 0);
+  WorldOptions options = WithStatesOnNvme(Spec(), jobs);
   options.loop.live.states_on = states_on;
   return options;
 }

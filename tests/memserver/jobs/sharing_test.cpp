@@ -220,12 +220,9 @@ class Drives : public ::testing::Test {
  protected:
   static constexpr uint64_t kElements = 4096;  // many rounds of the deficit counters
   static WorldOptions Options(uint32_t chunks) {
-    WorldOptions options;
+    WorldOptions options =
+        WithStatesOnNvme(MakeSpec({.chunks = chunks, .chunk_elements = kElements}), 3);
     options.pool_bytes = 96 * kMiB;
-    options.nvme_directories = 1;
-    options.nvme_bytes =
-        3 * shm::NvmeBytesOf(MakeSpec({.chunks = chunks, .chunk_elements = kElements}), 0);
-    options.loop.live.states_on = StatesOn::kNvme;
     return options;
   }
   // All train a step at once, with their states on the drive, for as long as each has pieces to

@@ -22,10 +22,7 @@ shm::JobSpec Spec(const std::string& name = "gpt", uint32_t chunks = 3) {
 }
 
 WorldOptions OnNvme(uint32_t directories = 1) {
-  WorldOptions options;
-  options.nvme_directories = directories;
-  options.nvme_bytes = 2 * shm::NvmeBytesOf(Spec(), 0);
-  options.loop.live.states_on = StatesOn::kNvme;
+  WorldOptions options = WithStatesOnNvme(Spec(), 2, directories);
   options.tier.late_ns = 20 * kNsPerMs;
   options.tier.lost_ns = 200 * kNsPerMs;
   return options;

@@ -27,11 +27,8 @@ shm::JobSpec Spec(const std::string& name = "gpt", uint32_t chunks = 4, uint32_t
 }
 
 WorldOptions OnNvme(uint32_t chunks = 4) {
-  WorldOptions options;
+  WorldOptions options = WithStatesOnNvme(Spec("gpt", chunks), 2);
   options.pool_bytes = 32 * kMiB;
-  options.nvme_directories = 1;
-  options.nvme_bytes = 2 * shm::NvmeBytesOf(Spec("gpt", chunks), 0);
-  options.loop.live.states_on = StatesOn::kNvme;
   options.loop.times.lease_ns = kLeaseNs;
   options.tier.late_ns = 20 * kNsPerMs;
   options.tier.lost_ns = 200 * kNsPerMs;

@@ -172,10 +172,8 @@ TEST(GpuStates, AChunkOfManySmallParametersHasTheBitsOfTheHost) {
 
 TEST(GpuStates, BehindThemChunksLieOnTheHostAndOnNvmeWithTheSameBits) {
   const shm::JobSpec spec = SpecOf({.on_gpu = 1});
-  WorldOptions options = WithLease();
-  options.nvme_directories = 1;
-  options.loop.live.states_on = StatesOn::kNvme;
-  options.nvme_bytes = shm::NvmeBytesOf(spec, 0);
+  WorldOptions options = WithStatesOnNvme(spec);
+  options.loop.times.lease_ns = kLeaseNs;
   const Weights expected = OnHost(spec, 4);
   GpuWorld spilled(options);
   EXPECT_TRUE(Same(Trained(&*spilled, spec, 4), expected));

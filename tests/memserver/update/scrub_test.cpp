@@ -18,14 +18,6 @@ shm::JobSpec Spec() {
       {.name = "gpt", .dtype = DType::kBF16, .chunks = kChunks, .chunk_elements = 4096});
 }
 
-WorldOptions OnNvme() {
-  WorldOptions options;
-  options.nvme_directories = 2;
-  options.nvme_bytes = shm::NvmeBytesOf(Spec(), 0);
-  options.loop.live.states_on = StatesOn::kNvme;
-  return options;
-}
-
 class ScrubTest : public ::testing::Test {
  protected:
   void Start() {
@@ -59,7 +51,7 @@ class ScrubTest : public ::testing::Test {
         std::byte{4};
   }
 
-  ServeWorld world_{OnNvme()};
+  ServeWorld world_{WithStatesOnNvme(Spec(), 1, 2)};
   SmallTrainer trainer_{&world_, Spec()};
   uint64_t seed_ = 0;
 };

@@ -21,10 +21,7 @@ namespace tidepool::memserver {
 namespace spill_test {
 
 WorldOptions OnNvme(const shm::JobSpec& spec, uint32_t directories = 1) {
-  WorldOptions options;
-  options.nvme_directories = directories;
-  options.nvme_bytes = shm::NvmeBytesOf(spec, 0);
-  options.loop.live.states_on = StatesOn::kNvme;
+  WorldOptions options = WithStatesOnNvme(spec, 1, directories);
   options.loop.times.lease_ns = 5 * kNsPerSecond;
   return options;
 }

@@ -34,16 +34,13 @@ shm::JobSpec Spec(const std::string& name = "gpt", DType dtype = DType::kBF16,
 
 // A pool that has room for `pieces` pieces of the first chunk beside the job.
 WorldOptions OnNvme(const shm::JobSpec& spec, uint64_t pieces) {
-  WorldOptions options;
+  WorldOptions options = WithStatesOnNvme(spec);
   options.pool_bytes =
       shm::HostStateBytesOf(spec, 0).total() + pieces * (kPageBytes + shm::PieceOffset(spec, 0, 1));
   if (spec.chunks[0].elements < shm::kPieceElements) {
     options.pool_bytes =
         shm::HostStateBytesOf(spec, 0).total() + pieces * (kPageBytes + shm::SlotBytes(spec, 0));
   }
-  options.nvme_directories = 1;
-  options.nvme_bytes = shm::NvmeBytesOf(spec, 0);
-  options.loop.live.states_on = StatesOn::kNvme;
   options.loop.times.lease_ns = 5 * kNsPerSecond;
   return options;
 }
