@@ -31,11 +31,11 @@ Status WhyNoStep(const shm::EndStepRequest& end) {
 
 Status WhyNoBegin() {
   return Status(ErrorId::kConfigBadValue,
-                "a job begins behind the step of a checkpoint only where all its states are in "
-                "the host pool")
+                "this memserver begins a job behind the step of a checkpoint only where all its "
+                "states are in the host pool")
       .Where("the job's states on NVMe or on a GPU")
-      .Why("moments are not put there yet")
-      .Fix("give memserver a pool that holds all states, and the run --gpu-states off");
+      .Why("it is of an earlier release")
+      .Fix("start the memserver of this release");
 }
 
 }  // namespace

@@ -68,9 +68,20 @@ enum class Op : uint32_t {
 };
 inline constexpr uint32_t kOpMin = 1, kOpMax = 9;
 
-// The content of a put, in its micro_batch. Moments of a range are answered before its master is
-// put, and are sent only if the chunk has them, on the host.
-inline constexpr uint32_t kPutMaster = 0, kPutMomentum = 1, kPutVariance = 2;
+// What a put brings, as its micro_batch says. Moments of a range are answered before its master is
+// put, and come only where the chunk has them; a word of 32 bits an element
+// (base/formats/moment_words.h). Those of 8 bits have scales.
+inline constexpr uint32_t kPutMaster = 0, kPutMomentum = 1, kPutVariance = 2,
+                          kPutMomentumScales = 3, kPutVarianceScales = 4;
+inline constexpr uint32_t kPutMax = kPutVarianceScales;
+// Whether the put is one of scales.
+inline constexpr bool IsScales(uint32_t plane) {
+  return plane == kPutMomentumScales || plane == kPutVarianceScales;
+}
+// Whether it is one of the first moment, or of its scales; else of the second.
+inline constexpr bool IsOfMomentum(uint32_t plane) {
+  return plane == kPutMomentum || plane == kPutMomentumScales;
+}
 
 // Set in `flags` of a request that was sent before, to a memserver that ended without answering it.
 // If its effect is already in kept memory, the server answers it without applying it.
@@ -102,7 +113,7 @@ struct Request {
   // chunk's dtype.
   uint64_t element_count;
   // kSubmitGradient: 0 .. micro_batches - 1; kFetch: see UsesAhead; kPutWeights: kPutMaster to
-  // kPutVariance (since kAbiStates); else 0.
+  // kPutMax (since kAbiStates); else 0.
   uint32_t micro_batch;
   uint32_t flags;  // kResubmitted; kSubmitGradient: also FlagsOfAttempt; else 0
 };

@@ -42,7 +42,7 @@ Status CheckpointWriter::Failed(const std::string& path, int error) const {
 
 Result<CheckpointWriter> CheckpointWriter::Begin(const std::string& partial,
                                                  const std::vector<CheckpointTensor>& tensors,
-                                                 FileFault fault) {
+                                                 FileFault fault, const Metadata& metadata) {
   CheckpointWriter writer(partial, std::move(fault));
   std::map<std::string, SafetensorsHeader> headers;
   for (const CheckpointTensor& tensor : tensors) {
@@ -52,6 +52,7 @@ Result<CheckpointWriter> CheckpointWriter::Begin(const std::string& partial,
 
   for (auto& [file, header] : headers) {
     header.metadata = {{"format", "pt"}};
+    header.metadata.insert(header.metadata.end(), metadata.begin(), metadata.end());
     TP_ASSIGN_OR_RETURN(std::string head, EncodeSafetensorsHeader(&header));
     const uint64_t data_at = head.size();
     uint64_t bytes = data_at;

@@ -38,7 +38,7 @@ std::optional<uint64_t> VersionOfName(const std::string& name);
 
 // One tensor to write.
 struct CheckpointTensor {
-  std::string file;  // kMasterFile or kMomentsFile
+  std::string file;  // kMasterFile or kAdaptersFile, kMomentsFile
   std::string name;
   std::string dtype;  // as safetensors names it
   std::vector<uint64_t> shape;
@@ -47,12 +47,14 @@ struct CheckpointTensor {
 // Writes one checkpoint.
 class CheckpointWriter {
  public:
-  // Begins in `partial`, an existing directory, and allocates the space of the files. Errors:
-  // kSaveFailed (which file, and the system's reason), as for all below.
+  using Metadata = std::vector<std::pair<std::string, std::string>>;
+  // Begins in `partial`, a directory that is there, with all space of the files taken, which say
+  // `metadata` of themselves. Errors: kSaveFailed (which file, and the system's word), as of all
+  // below.
   static Result<CheckpointWriter> Begin(const std::string& partial,
                                         const std::vector<CheckpointTensor>& tensors,
-                                        FileFault fault = nullptr);
-  // Writes the next bytes of a tensor, from its start on.
+                                        FileFault fault = nullptr, const Metadata& metadata = {});
+  // The next bytes of a tensor, from its start on.
   Status Write(const std::string& file, const std::string& name, std::span<const std::byte> bytes);
   // Completes it: gives `partial` its name in the folder. An existing checkpoint of that step stays
   // until then. Errors: also kDataBad, a tensor that is not complete.
@@ -106,7 +108,24 @@ Result<std::vector<std::string>> CheckpointsBeyond(const std::string& folder, ui
 // Removes them, and returns what it removed. Errors: also kSaveFailed.
 Result<std::vector<std::string>> PruneCheckpoints(const std::string& folder, uint64_t keep);
 
-// Removes what killed writers have left. Call before a writer begins. Errors: kSaveFailed.
+// The directory in which a checkpoint is being written: locked (flock) by its writer as long as the
+// object lives, or what was forked from it. Move only.
+class PartialCheckpoint {
+ public:
+  PartialCheckpoint() = default;
+  // FOLDER/NAME.partial. Errors: kSaveFailed (also where another writer has it).
+  static Result<PartialCheckpoint> Make(const std::string& folder, const std::string& name);
+  const std::string& path() const { return path_; }
+  // It does not become one.
+  void Remove();
+
+ private:
+  std::string path_;
+  UniqueFd lock_;
+};
+
+// What killed writers have left; those of writers that live stay. Call before one begins. Errors:
+// kSaveFailed.
 Status RemovePartials(const std::string& folder);
 
 }  // namespace tidepool

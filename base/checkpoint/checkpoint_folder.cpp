@@ -1,4 +1,6 @@
-// Lists a folder of checkpoints (checkpoint_files.h).
+// What lies in a folder of checkpoints (checkpoint_files.h).
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -21,12 +23,19 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view kPartial = ".partial";
 constexpr size_t kReadBytes = 4 << 20;
+constexpr int kMakeTries = 10;
+constexpr mode_t kDirectoryMode = 0777;
 
 Status Bad(const std::string& path, const std::string& what) {
   return Status(ErrorId::kCheckpointBad, "the checkpoint is not whole: " + what).Where(path);
 }
 
-// The CRC of `bytes` bytes of an open file from `at` on.
+// False: another process has it. A file system without locks keeps nobody out.
+bool TryLock(int fd) {
+  return flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+}
+
+// The check of `bytes` bytes of an open file from `at` on.
 bool CrcOf(std::ifstream* file, uint64_t at, uint64_t bytes, uint32_t* crc) {
   std::vector<char> buffer(kReadBytes);
   file->seekg(static_cast<std::streamoff>(at));
@@ -169,6 +178,34 @@ Result<std::vector<std::string>> PruneCheckpoints(const std::string& folder, uin
   return goes;
 }
 
+Result<PartialCheckpoint> PartialCheckpoint::Make(const std::string& folder,
+                                                  const std::string& name) {
+  PartialCheckpoint made;
+  made.path_ = folder + "/" + name + std::string(kPartial);
+  const auto failed = [&made](const std::string& why) {
+    return Status(ErrorId::kSaveFailed, "cannot make the directory: " + why).Where(made.path_);
+  };
+  // One that another writer removes as left behind is made again.
+  for (int tries = 0; tries < kMakeTries; ++tries) {
+    if (mkdir(made.path_.c_str(), kDirectoryMode) != 0)
+      return failed(errno == EEXIST ? "another process is writing it" : std::strerror(errno));
+    made.lock_ = UniqueFd(open(made.path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    const bool locked = made.lock_.valid() && TryLock(made.lock_.get());
+    struct stat there {
+    }, own{};
+
+    if (locked && stat(made.path_.c_str(), &there) == 0 && fstat(made.lock_.get(), &own) == 0 &&
+        there.st_ino == own.st_ino)
+      return made;
+  }
+  return failed("others remove it");
+}
+
+void PartialCheckpoint::Remove() {
+  std::error_code error;
+  if (lock_.valid()) fs::remove_all(path_, error);
+}
+
 Status RemovePartials(const std::string& folder) {
   std::error_code error;
   std::vector<std::string> goes;
@@ -177,6 +214,8 @@ Status RemovePartials(const std::string& folder) {
     if (name.starts_with("step-") && name.ends_with(kPartial)) goes.push_back(entry.path());
   }
   for (const std::string& path : goes) {
+    const UniqueFd lock(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (lock.valid() && !TryLock(lock.get())) continue;
     fs::remove_all(path, error);
 
     if (error)

@@ -127,6 +127,12 @@ Status CheckEnd(std::string_view text, size_t at, std::string_view line, size_t 
 
 }  // namespace
 
+const char* SuffixOfPlane(uint32_t plane) {
+  constexpr std::array<const char*, 5> kSuffixes{"", kFirstMoment, kSecondMoment, kFirstScales,
+                                                 kSecondScales};
+  return kSuffixes[plane];
+}
+
 std::string TextOf(const Manifest& manifest) {
   const CheckpointStep& step = manifest.step;
   std::string text = std::string(kFirstLine) + "\n";

@@ -21,16 +21,19 @@
 
 namespace {
 
-constexpr int kArguments = 4;
+constexpr int kArguments = 6;
 constexpr int kKilled = 128;  // + the signal
 
-int Write(const char* partial, const char* keep, int memory) {
+int Write(char** argv, int memory) {
   tidepool::ArmPointsFromEnvironment();
   tidepool::SteadyClock clock;
+
   const tidepool::Status written =
       tidepool::client::WriteStates({.memory = tidepool::UniqueFd(memory),
-                                     .partial = partial,
-                                     .keep = std::strtoull(keep, nullptr, 10),
+                                     .folder = argv[1],
+                                     .name = argv[2],
+                                     .staged = argv[3],
+                                     .keep = std::strtoull(argv[4], nullptr, 10),
                                      .clock = &clock});
   if (written.ok()) return 0;
   std::fputs((written.Format() + "\n").c_str(), stderr);
@@ -53,7 +56,7 @@ void Leave(int memory) {
 int main(int argc, char** argv) {
   if (argc != kArguments) {
     std::fputs(
-        "usage: tidepool-checkpoint DIRECTORY KEEP DESCRIPTOR\n"
+        "usage: tidepool-checkpoint FOLDER NAME STAGED KEEP DESCRIPTOR\n"
         "writes what memserver gives; trainer run --checkpoint-every starts it\n",
         stderr);
     return 2;
@@ -61,10 +64,10 @@ int main(int argc, char** argv) {
   // It outlives a trainer that a signal ends, and completes what it has begun.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_IGN);
 
-  const int memory = std::atoi(argv[3]);
+  const int memory = std::atoi(argv[5]);
   const pid_t writer = fork();
-  // If no process can be forked, this one writes.
-  if (writer <= 0) return Write(argv[1], argv[2], memory);
+  // Without a process for it, this one writes.
+  if (writer <= 0) return Write(argv, memory);
   int end = 0;
   while (waitpid(writer, &end, 0) < 0 && errno == EINTR) {
   }

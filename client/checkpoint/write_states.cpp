@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <sstream>
 #include <utility>
 
 #include "base/checkpoint/read_whole.h"
+#include "base/formats/optimizer.h"
 #include "base/point.h"
 #include "base/system/futex.h"
+#include "base/system/whole_file.h"
 #include "shm/messages.h"
 #include "shm/segment.h"
 #include "shm/state_stream.h"
@@ -18,6 +22,9 @@ namespace tidepool::client {
 namespace {
 
 constexpr const char* kFirstLine = "tidepool-plan 1";
+// Types of 8-bit moments: the first, and the root of the second.
+constexpr const char* kCodes = "I8";
+constexpr const char* kRootCodes = "U8";
 
 Status BadPlan(const std::string& line) {
   return Status(ErrorId::kDataBad, "the plan of a checkpoint has a line that is not understood")
@@ -39,23 +46,29 @@ bool ReadDims(std::string_view text, std::vector<uint64_t>* dims) {
   return !dims->empty();
 }
 
-const char* SuffixOf(uint32_t plane) {
-  if (plane == shm::kPutMaster) return "";
-  return plane == shm::kPutMomentum ? kFirstMoment : kSecondMoment;
-}
-
-const char* FileOf(uint32_t plane) {
-  return plane == shm::kPutMaster ? kMasterFile : kMomentsFile;
+std::string FileOf(const StatesPlan& plan, uint32_t plane) {
+  return plane == shm::kPutMaster ? plan.weights : kMomentsFile;
 }
 
 std::vector<CheckpointTensor> TensorsOf(const StatesPlan& plan) {
   std::vector<CheckpointTensor> tensors;
-  for (const PlannedParameter& parameter : plan.parameters) {
-    tensors.push_back({kMasterFile, parameter.name, "F32", parameter.dims});
-    for (const uint32_t plane : {shm::kPutMomentum, shm::kPutVariance}) {
-      if (!plan.Has(plane)) continue;
-      tensors.push_back(
-          {kMomentsFile, parameter.name + SuffixOf(plane), parameter.moment_dtype, parameter.dims});
+  for (uint32_t id = 0; id < plan.parameters.size(); ++id) {
+    const PlannedParameter& parameter = plan.parameters[id];
+    const std::vector<uint64_t>& dims = parameter.dims;
+    tensors.push_back({plan.weights, parameter.name, "F32", dims});
+    for (uint32_t plane = shm::kPutMomentum; plane <= shm::kPutMax; ++plane) {
+      if (!plan.Has(id, plane)) continue;
+      CheckpointTensor tensor{kMomentsFile, parameter.name + SuffixOfPlane(plane),
+                              parameter.moment_dtype, dims};
+      if (plane == shm::kPutVariance && tensor.dtype == kCodes) tensor.dtype = kRootCodes;
+
+      if (shm::IsScales(plane)) {
+        const uint64_t elements =
+            std::accumulate(dims.begin(), dims.end(), uint64_t{1}, std::multiplies<>());
+        tensor.dtype = "F32";
+        tensor.shape = {DivideUp(elements, kScaleBlockElements)};
+      }
+      tensors.push_back(std::move(tensor));
     }
   }
   return tensors;
@@ -97,11 +110,11 @@ class Drain {
 
   Status TakePiece() {
     const shm::StreamPiece piece = *shm::PieceOf(memory_, taken_);
-    if (piece.parameter >= plan_.parameters.size() || !plan_.Has(piece.plane) ||
+    if (piece.parameter >= plan_.parameters.size() || !plan_.Has(piece.parameter, piece.plane) ||
         piece.bytes > shm::kStreamSlotBytes)
       return Status(ErrorId::kDataBad, "a piece came from memserver that fits no plan");
-    return writer_->Write(FileOf(piece.plane),
-                          plan_.parameters[piece.parameter].name + SuffixOf(piece.plane),
+    return writer_->Write(FileOf(plan_, piece.plane),
+                          plan_.parameters[piece.parameter].name + SuffixOfPlane(piece.plane),
                           {shm::SlotOf(memory_, taken_), piece.bytes});
   }
 
@@ -113,14 +126,38 @@ class Drain {
   uint32_t taken_ = 0;
 };
 
-Status WriteInto(const WriteTask& task, std::byte* memory) {
-  const std::string plan_path = task.partial + "/" + kPlanFile;
-  TP_ASSIGN_OR_RETURN(const std::string text, ReadWhole(plan_path));
+// The files that the trainer has put there, but for the plan, into the checkpoint.
+Status TakeStaged(const WriteTask& task, const std::string& partial) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(task.staged, error)) {
+    const std::string name = entry.path().filename();
+    if (name == kPlanFile) continue;
+    TP_ASSIGN_OR_RETURN(const std::string text, ReadWhole(entry.path()));
+    TP_RETURN_IF_ERROR(WriteWholeFile(partial + "/" + name, text));
+  }
+
+  if (!error) fs::remove_all(task.staged, error);
+  return error ? Status(ErrorId::kSaveFailed, "cannot be taken: " + error.message())
+                     .Where(task.staged)
+               : Status();
+}
+
+Status WriteInto(const WriteTask& task, PartialCheckpoint* partial, std::byte* memory) {
+  TP_ASSIGN_OR_RETURN(const std::string text, ReadWhole(task.staged + "/" + kPlanFile));
   TP_ASSIGN_OR_RETURN(const StatesPlan plan, ReadPlan(text));
   std::error_code error;
-  std::filesystem::remove(plan_path, error);
-  TP_ASSIGN_OR_RETURN(CheckpointWriter writer,
-                      CheckpointWriter::Begin(task.partial, TensorsOf(plan), task.fault));
+  std::filesystem::create_directories(task.folder, error);
+  if (error)
+    return Status(ErrorId::kSaveFailed, "cannot make the directory: " + error.message())
+        .Where(task.folder);
+  TP_RETURN_IF_ERROR(RemovePartials(task.folder));
+  TP_ASSIGN_OR_RETURN(*partial, PartialCheckpoint::Make(task.folder, task.name));
+
+  TP_RETURN_IF_ERROR(TakeStaged(task, partial->path()));
+  TP_ASSIGN_OR_RETURN(
+      CheckpointWriter writer,
+      CheckpointWriter::Begin(partial->path(), TensorsOf(plan), task.fault, plan.metadata));
   TP_RETURN_IF_ERROR(Drain(task.clock, memory, plan, &writer).All());
 
   const shm::StreamHead& head = *shm::HeadOf(memory);
@@ -134,9 +171,17 @@ Status WriteInto(const WriteTask& task, std::byte* memory) {
 
 }  // namespace
 
+bool StatesPlan::Has(uint32_t parameter, uint32_t plane) const {
+  if (plane == shm::kPutMaster) return true;
+  if (plane > shm::kPutMax || (moments & (shm::IsOfMomentum(plane) ? 1 : 2)) == 0) return false;
+  return !shm::IsScales(plane) || parameters[parameter].moment_dtype == kCodes;
+}
+
 std::string TextOf(const StatesPlan& plan) {
   std::ostringstream text;
-  text << kFirstLine << "\nmoments " << plan.moments << "\n";
+  text << kFirstLine << "\nweights " << plan.weights << "\nmoments " << plan.moments << "\n";
+  for (const auto& [key, value] : plan.metadata) text << "metadata " << key << " " << value << "\n";
+
   for (const PlannedParameter& parameter : plan.parameters) {
     text << "parameter " << parameter.moment_dtype << " ";
     if (parameter.dims.empty()) text << "-";
@@ -161,6 +206,19 @@ Result<StatesPlan> ReadPlan(const std::string& text) {
       if (!fields || plan.moments > 3) return BadPlan(line);
       continue;
     }
+    if (key == "weights") {
+      fields >> plan.weights;
+      if (plan.weights != kMasterFile && plan.weights != kAdaptersFile) return BadPlan(line);
+      continue;
+    }
+
+    if (key == "metadata") {
+      auto& [name, value] = plan.metadata.emplace_back();
+      fields >> name >> value;
+      if (!fields) return BadPlan(line);
+      continue;
+    }
+
     PlannedParameter parameter;
     fields >> parameter.moment_dtype >> dims;
 
@@ -177,20 +235,23 @@ Status WriteStates(WriteTask task) {
   TP_ASSIGN_OR_RETURN(
       const std::unique_ptr<shm::Segment> memory,
       shm::Segment::Map(std::move(task.memory), shm::kStreamBytes, shm::PeerAccess::kReadWrite));
-  Status written = WriteInto(task, memory->data());
-  // Releases updates that wait for this reader.
+  PartialCheckpoint partial;
   shm::StreamHead* const head = shm::HeadOf(memory->data());
+  head->here.store(1, std::memory_order_release);
+  Status written = WriteInto(task, &partial, memory->data());
+  // Updates that wait for this reader go on.
   head->left.store(1, std::memory_order_release);
   WakeWord(&head->taken);
 
   if (!written.ok()) {
     std::error_code error;
-    std::filesystem::remove_all(task.partial, error);
+    std::filesystem::remove_all(task.staged, error);
+    partial.Remove();
     return written;
   }
   TP_POINT("writer.done");
   if (task.keep == 0) return {};
-  return PruneCheckpoints(std::filesystem::path(task.partial).parent_path(), task.keep).status();
+  return PruneCheckpoints(task.folder, task.keep).status();
 }
 
 }  // namespace tidepool::client

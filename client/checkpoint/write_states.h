@@ -2,14 +2,15 @@
 // memserver fills (shm/state_stream.h); so only this process waits for its file system.
 //
 // One thread, a process of its own (the program tidepool-checkpoint), which outlives the trainer.
-// It also needs what only the trainer knows, the plan: a file in the directory that becomes the
-// checkpoint.
-// Its lines, fields separated by one space:
+// Beside the states it needs what only the trainer knows, files in a directory: the plan, and those
+// that become files of the checkpoint. Lines of the plan, fields apart by one blank:
 //
 //   tidepool-plan 1
+//   weights FILE               kMasterFile or kAdaptersFile
+//   metadata KEY VALUE         of the files; any number
 //   moments MASK               1: each parameter has a first moment; 2: a second; 3: both
-//   parameter DTYPE DIMS NAME  in order of ParameterId; DTYPE of its moments, F32 or BF16; DIMS as
-//                              2,3, or - for a scalar
+//   parameter DTYPE DIMS NAME  in order of ParameterId; DTYPE of its moments, F32, BF16 or I8 (with
+//                              scales; the second is U8); DIMS as 2,3, or - for a scalar
 #pragma once
 
 #include <string>
@@ -32,12 +33,12 @@ struct PlannedParameter {
 };
 // The content of the checkpoint.
 struct StatesPlan {
-  uint32_t moments = 0;  // a bit mask
+  std::string weights = kMasterFile;
+  CheckpointWriter::Metadata metadata = {};
+  uint32_t moments = 0;  // a mask
   std::vector<PlannedParameter> parameters;
-  // Whether a plane (shm::kPutMaster, ...) of each parameter is written.
-  bool Has(uint32_t plane) const {
-    return plane <= 2 && (plane == 0 || (moments >> (plane - 1) & 1));
-  }
+  // Whether a plane (shm::kPutMaster, ...) of a parameter of the plan is written.
+  bool Has(uint32_t parameter, uint32_t plane) const;
 };
 // The text of the file.
 std::string TextOf(const StatesPlan& plan);
@@ -46,9 +47,11 @@ Result<StatesPlan> ReadPlan(const std::string& text);
 
 // Source and destination.
 struct WriteTask {
-  UniqueFd memory;         // made by memserver
-  std::string partial;     // contains the plan, which is removed
-  uint64_t keep = 0;       // checkpoints in the folder, including this one; 0: all
+  UniqueFd memory;         // that memserver has made
+  std::string folder;      // of checkpoints; made where it is not there
+  std::string name;        // of this one
+  std::string staged;      // the directory with the plan, which goes away
+  uint64_t keep = 0;       // checkpoints in the folder, this one included; 0: all
   Clock* clock = nullptr;  // outlives the call
   FileFault fault = nullptr;
 };

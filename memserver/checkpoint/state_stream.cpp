@@ -2,18 +2,24 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
+#include <vector>
 
+#include "base/formats/optimizer.h"
 #include "base/formats/split_float.h"
 #include "base/point.h"
 #include "base/system/futex.h"
 #include "shm/messages.h"
+#include "shm/spec/gpu_states.h"
+#include "shm/spec/state_footprint.h"
 #include "shm/state_stream.h"
 
 namespace tidepool::memserver {
 namespace {
 
-constexpr int64_t kLookNs = 100 * kNsPerMs;  // poll interval of the stop mark
+constexpr int64_t kLookNs = 100 * kNsPerMs;  // at the marks
+constexpr int64_t kComeNs = kNsPerSecond;    // for a program to start
 
 class Stream {
  public:
@@ -44,49 +50,152 @@ class Stream {
   }
 
  private:
+  // Planes of elements of a chunk from one of them on; null where there is none.
+  struct Planes {
+    const std::byte* master = nullptr;
+    const std::byte* high = nullptr;  // of a split master
+    const std::byte* momentum = nullptr;
+    const std::byte* variance = nullptr;
+    const std::byte* momentum_scales = nullptr;
+    const std::byte* variance_scales = nullptr;
+    uint64_t begin = 0, count = 0;  // elements of the chunk
+  };
+
+  // A chunk off the host is read piece by piece, each once.
   Status WriteChunk(ChunkId id) {
     const Chunk& chunk = task_.states->saved(id);
-    for (ParameterId p = chunk.first_parameter; p < chunk.first_parameter + chunk.parameters; ++p) {
-      TP_RETURN_IF_ERROR(WriteMaster(chunk, p));
-      TP_RETURN_IF_ERROR(WriteMoment(chunk, p, shm::kPutMomentum, chunk.planes.momentum));
-      TP_RETURN_IF_ERROR(WriteMoment(chunk, p, shm::kPutVariance, chunk.planes.variance));
+    if (!chunk.states_off_host()) return WriteRange(chunk, OnHost(chunk));
+    for (uint32_t piece = 0; piece < chunk.pieces; ++piece) {
+      TP_ASSIGN_OR_RETURN(const Planes planes,
+                          chunk.spilled ? FromNvme(id, piece) : FromGpu(id, piece));
+      TP_RETURN_IF_ERROR(WriteRange(chunk, planes));
     }
     return {};
   }
 
-  Status WriteMaster(const Chunk& chunk, ParameterId id) {
-    const shm::ParameterSpec& parameter = task_.states->spec().parameters[id];
+  static Planes OnHost(const Chunk& chunk) {
+    Planes planes{.master = chunk.planes.master,
+                  .high = chunk.planes.param16,
+                  .momentum = chunk.planes.momentum,
+                  .variance = chunk.planes.variance,
+                  .count = chunk.elements};
+    AddScales(chunk, &planes);
+    return planes;
+  }
+
+  // 8-bit moments have them behind their codes.
+  static void AddScales(const Chunk& chunk, Planes* planes) {
+    if (chunk.states != StateForm::kSplit8) return;
+    const uint64_t at = ScalesOffset(planes->count);
+    if (planes->momentum != nullptr) planes->momentum_scales = planes->momentum + at;
+    if (planes->variance != nullptr) planes->variance_scales = planes->variance + at;
+  }
+
+  static Planes PieceOfChunk(const Chunk& chunk, uint32_t piece) {
+    const uint64_t begin = piece * shm::kPieceElements;
+    return {.begin = begin, .count = std::min(shm::kPieceElements, chunk.elements - begin)};
+  }
+
+  Result<Planes> FromNvme(ChunkId id, uint32_t piece) {
+    const Chunk& chunk = task_.states->saved(id);
+    Planes planes = PieceOfChunk(chunk, piece);
+    const shm::SpilledPiece at = shm::SpilledPieceOf(task_.states->spec(), id, planes.count);
+    TP_ASSIGN_OR_RETURN(const auto bytes, task_.spilled->Piece(id, piece));
+    const auto plane = [&bytes](uint64_t offset) {
+      return offset == shm::SpilledPiece::kNone ? nullptr : bytes.data() + offset;
+    };
+
+    planes.master = bytes.data();
+    planes.high = plane(at.high);
+    planes.momentum = plane(at.momentum);
+    planes.variance = plane(at.variance);
+    AddScales(chunk, &planes);
+    return planes;
+  }
+
+  // fp32, with both moments (shm/spec/gpu_states.h).
+  Result<Planes> FromGpu(ChunkId id, uint32_t piece) {
+    Planes planes = PieceOfChunk(task_.states->saved(id), piece);
+    const shm::GpuSlot slot = shm::GpuSlotOf(task_.states->spec(), id);
+    from_gpu_.resize(3 * shm::kPieceElements);
+    const std::byte** const to[] = {&planes.master, &planes.momentum, &planes.variance};
+    const uint64_t at[] = {0, slot.momentum, slot.variance};
+
+    for (size_t i : {0, 1, 2}) {
+      const std::span values = std::span(from_gpu_).subspan(i * shm::kPieceElements, planes.count);
+      TP_RETURN_IF_ERROR(task_.on_gpus->ReadPlane(id, at[i], planes.begin, values));
+      *to[i] = reinterpret_cast<const std::byte*>(values.data());
+    }
+    return planes;
+  }
+
+  // What the parameters have of these elements.
+  Status WriteRange(const Chunk& chunk, const Planes& planes) {
+    const uint64_t end = planes.begin + planes.count;
+    for (ParameterId p = chunk.first_parameter; p < chunk.first_parameter + chunk.parameters; ++p) {
+      const shm::ParameterSpec& parameter = task_.states->spec().parameters[p];
+      const uint64_t first = std::max(parameter.element_begin, planes.begin);
+      const uint64_t last = std::min(parameter.element_begin + parameter.element_count, end);
+      if (first >= last) continue;
+      const Part part{.parameter = p,
+                      .first = first - parameter.element_begin,
+                      .from = first - planes.begin,
+                      .count = last - first};
+      TP_RETURN_IF_ERROR(WriteMaster(chunk, planes, part));
+
+      const uint64_t element = ElementBytes(chunk.states);
+      TP_RETURN_IF_ERROR(Write(shm::kPutMomentum, part, planes.momentum, element));
+      TP_RETURN_IF_ERROR(Write(shm::kPutVariance, part, planes.variance, element));
+      // Parameters and pieces begin with a block.
+      const Part blocks{.parameter = p,
+                        .first = part.first / kScaleBlockElements,
+                        .from = part.from / kScaleBlockElements,
+                        .count = DivideUp(part.count, kScaleBlockElements)};
+      TP_RETURN_IF_ERROR(
+          Write(shm::kPutMomentumScales, blocks, planes.momentum_scales, sizeof(float)));
+      TP_RETURN_IF_ERROR(
+          Write(shm::kPutVarianceScales, blocks, planes.variance_scales, sizeof(float)));
+    }
+    return {};
+  }
+
+  // Elements of a parameter: from `first` of it on, which are `from` of the planes.
+  struct Part {
+    ParameterId parameter = 0;
+    uint64_t first = 0, from = 0, count = 0;
+  };
+
+  static uint64_t ElementBytes(StateForm form) {
+    return form == StateForm::kSplit8 ? 1 : form == StateForm::kSplitBf16 ? 2 : 4;
+  }
+
+  Status WriteMaster(const Chunk& chunk, const Planes& planes, const Part& part) {
+    if (!chunk.is_split()) return Write(shm::kPutMaster, part, planes.master, sizeof(float));
     constexpr uint64_t kMost = shm::kStreamSlotBytes / sizeof(float);
-    for (uint64_t first = 0; first < parameter.element_count; first += kMost) {
-      const uint64_t count = std::min(kMost, parameter.element_count - first);
+    for (uint64_t done = 0; done < part.count; done += kMost) {
+      const uint64_t count = std::min(kMost, part.count - done);
       TP_RETURN_IF_ERROR(AwaitSlot());
       auto* const to = reinterpret_cast<float*>(shm::SlotOf(memory_, given_));
-      const uint64_t from = parameter.element_begin + first;
+      const auto* high = reinterpret_cast<const uint16_t*>(planes.high) + part.from + done;
+      const auto* rest = reinterpret_cast<const int16_t*>(planes.master) + part.from + done;
 
-      if (chunk.is_split()) {
-        const auto* high = reinterpret_cast<const uint16_t*>(chunk.planes.param16) + from;
-        const auto* rest = reinterpret_cast<const int16_t*>(chunk.planes.master) + from;
-        for (uint64_t i = 0; i < count; ++i) to[i] = Join(high[i], rest[i]);
-      } else {
-        std::memcpy(to, chunk.planes.master + from * sizeof(float), count * sizeof(float));
-      }
-      Give({id, shm::kPutMaster, first, count * sizeof(float)});
+      for (uint64_t i = 0; i < count; ++i) to[i] = Join(high[i], rest[i]);
+      Give({part.parameter, shm::kPutMaster, part.first + done, count * sizeof(float)});
     }
     return {};
   }
 
-  Status WriteMoment(const Chunk& chunk, ParameterId id, uint32_t plane, const std::byte* from) {
+  // A plane as it is, of `element` bytes each; null: there is none.
+  Status Write(uint32_t plane, const Part& part, const std::byte* from, uint64_t element) {
     if (from == nullptr) return {};
-    const shm::ParameterSpec& parameter = task_.states->spec().parameters[id];
-    const uint64_t element = chunk.states == StateForm::kSplitBf16 ? 2 : 4;
     const uint64_t most = shm::kStreamSlotBytes / element;
-    for (uint64_t first = 0; first < parameter.element_count; first += most) {
-      const uint64_t count = std::min(most, parameter.element_count - first);
+    for (uint64_t done = 0; done < part.count; done += most) {
+      const uint64_t count = std::min(most, part.count - done);
       TP_RETURN_IF_ERROR(AwaitSlot());
 
-      std::memcpy(shm::SlotOf(memory_, given_), from + (parameter.element_begin + first) * element,
+      std::memcpy(shm::SlotOf(memory_, given_), from + (part.from + done) * element,
                   count * element);
-      Give({id, plane, first, count * element});
+      Give({part.parameter, plane, part.first + done, count * element});
     }
     return {};
   }
@@ -104,10 +213,20 @@ class Stream {
       if (given_ - taken_ < shm::kStreamSlots) return {};
 
       if (stop_.load(std::memory_order_relaxed)) return Failed("memserver ends");
+      if (NobodyComes()) return Failed("the rank that asked has ended, and nobody reads");
       if (clock_.NowNs() >= end)
         return Failed("the process that writes it takes nothing: its file system does not answer");
       WaitOnWord(&head_->taken, taken, kLookNs);
     }
+  }
+
+  // The reader may be on its way when the rank that has started it ends.
+  bool NobodyComes() {
+    if (!task_.asker_gone->load(std::memory_order_relaxed) ||
+        head_->here.load(std::memory_order_acquire) != 0)
+      return false;
+    if (gone_ns_ == 0) gone_ns_ = clock_.NowNs();
+    return clock_.NowNs() - gone_ns_ > kComeNs;
   }
 
   static Status Failed(const char* why) {
@@ -126,7 +245,9 @@ class Stream {
   const int64_t stuck_ns_;
   std::byte* const memory_;
   shm::StreamHead* const head_;
+  std::vector<float> from_gpu_;  // planes of a piece
   uint32_t given_ = 0, taken_ = 0;
+  int64_t gone_ns_ = 0;  // when it was seen that the rank is gone
 };
 
 }  // namespace

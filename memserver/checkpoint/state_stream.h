@@ -2,8 +2,9 @@
 // (shm/state_stream.h). memserver opens, writes and closes no file for it.
 //
 // One thread (one that reads for a save); blocks as long as the reader is slow, but never longer
-// than kStreamStuckNs without a piece being taken. The loop keeps every chunk unchanged until the
-// gate says that it was copied.
+// than kStreamStuckNs without a piece taken. The loop keeps every chunk as it is until StreamGate
+// says that it was copied; one whose states lie off the host, in two slots, from its second update
+// on.
 #pragma once
 
 #include <atomic>
@@ -15,6 +16,8 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "memserver/residency/job_states.h"
+#include "memserver/traffic/gpu_states.h"
+#include "memserver/traffic/spill_reader.h"
 #include "shm/segment.h"
 
 namespace tidepool::memserver {
@@ -34,14 +37,20 @@ class StreamGate {
 // What is copied, and the notification.
 struct StreamTask {
   std::shared_ptr<shm::Segment> memory;
-  const JobStates* states = nullptr;  // uses only saved(), the specification and the planes
-  std::vector<ChunkId> order;         // all chunks, in the order of their next updates
-  StepRecord step{};                  // the step of these states
+  const JobStates* states = nullptr;              // saved(), the specification and the planes alone
+  std::shared_ptr<SpillReader> spilled = {};      // where some are on NVMe
+  std::shared_ptr<GpuStatesReader> on_gpus = {};  // where some are on GPUs
+  std::vector<ChunkId> order;                     // all chunks, as they are updated next
+  StepRecord step{};                              // whose states they are
   std::shared_ptr<StreamGate> gate;
-  std::function<void()> opened;  // called for each chunk that was copied
+  std::function<void()> opened;  // told of each chunk that was copied
+  // Set by the loop when the rank that asked is gone: a reader that has not come by then hardly
+  // comes any more.
+  std::shared_ptr<std::atomic<bool>> asker_gone = std::make_shared<std::atomic<bool>>(false);
 };
 
-// Streams the states. Errors: kSaveFailed (the reader is gone, stuck or lies; the daemon ends).
+// Errors: kSaveFailed (the reader is gone, is stuck, or lies; the daemon ends), and those of
+// SpillReader and GpuStatesReader. The reader is told.
 Status WriteStream(const StreamTask& task, const Clock& clock, const std::atomic<bool>& stop,
                    int64_t stuck_ns);
 

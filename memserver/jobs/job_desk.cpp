@@ -60,11 +60,13 @@ void JobDesk::On(const ResumeSession& event) {
 }
 
 void JobDesk::On(const Goodbye& event) {
+  saves_.Forget(event.connection);
   if (SessionSlot* slot = tables_->FindSlot(event.connection))
     slots_.Leave(slot, Leaving::kGoodbye, Status());
 }
 
 void JobDesk::On(const ConnectionLost& event) {
+  saves_.Forget(event.connection);
   slots_.EndZeroing(event.connection);
   if (queue_.Forget(event.connection)) return;
   SessionSlot* slot = tables_->FindSlot(event.connection);

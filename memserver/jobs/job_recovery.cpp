@@ -54,7 +54,18 @@ std::string NameOf(const JobStates& states) {
   return "job " + std::to_string(states.record().job) + " (" + states.spec().name + ")";
 }
 
-// Ok unless the job has states in a directory that is absent now, while the server was given as
+// Ok unless moments were with the server before, on their way to NVMe or to a GPU
+// (residency/pool/moment_landing.h).
+Status WhyMomentsLost(const JobStates& states) {
+  const bool began = states.sealed_version() > 0 && !states.weights_ready();
+  if (!began || (!states.spills() && !states.uses_gpus())) return Status();
+  return Status(ErrorId::kStatesLost,
+                NameOf(states) + " had not all of its states yet, which came from a checkpoint")
+      .Why("moments that go to NVMe or to a GPU are put again by a new job alone")
+      .Fix("start the run again, behind the same checkpoint");
+}
+
+// Ok unless the job has states in a directory that is not there now, while the server was given as
 // many directories as the job knows. A job with shares on GPUs cannot be set aside by a server: it
 // waits until one has all directories.
 Status WhyAbsent(const LoopNeighbours& neighbours, const JobStates& states) {
@@ -209,6 +220,7 @@ Result<std::unique_ptr<Job>> RecoverJob(const LoopNeighbours& neighbours, const 
   TP_ASSIGN_OR_RETURN(FrozenHold frozen,
                       tables.frozen->Recover(*kept.spec, kept.uid, kept.frozen_places));
   states->HoldFrozen(std::move(frozen));
+  TP_RETURN_IF_ERROR(WhyMomentsLost(*states));
   states->record().gpu_servers.fetch_and(living, std::memory_order_relaxed);
 
   if (const Status absent = WhyAbsent(neighbours, *states); !absent.ok()) {

@@ -15,6 +15,7 @@ void OffHostMover::TakeFinished(Job* job, ChunkId chunk, bool updated) {
     job->updates.EndAway(chunk);
     return NoteUpdated(tables_, job, chunk);
   }
+  job->states->weights().landing().Leave(chunk);
   job->states->table().MarkLoaded(&job->states->chunk(chunk));
   job->NoteProgress(JobProgress::kWeightsLoaded);
 }

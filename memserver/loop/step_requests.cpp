@@ -55,8 +55,6 @@ void BeginAt(SessionSlot* slot, const shm::BeginAtRequest& request) {
   Job* job = slot->job;
   const shm::Request asked = shm::AsRequest(request);
   if (job->run_broken()) return Answer(slot, Failure(asked, ErrorId::kPeerLost));
-  if (job->states->spills() || job->states->uses_gpus())
-    return Answer(slot, Failure(asked, ErrorId::kConfigBadValue));
   slot->violation = CheckBeginAt(*job->states, request);
   if (slot->violation != nullptr) return;
 

@@ -13,6 +13,7 @@
 #include "base/ids.h"
 #include "memserver/residency/chunk_table.h"
 #include "memserver/residency/job_placement.h"
+#include "memserver/residency/pool/moment_landing.h"
 #include "memserver/residency/weight_window.h"
 #include "shm/spec/job_spec.h"
 
@@ -37,7 +38,10 @@ class JobWeights {
   // halves land where they are fetched from (PutHighBytes).
   std::byte* PutBytes(ChunkId id, uint64_t element) const;
   std::byte* PutHighBytes(ChunkId id, uint64_t element) const;
-  // True if fp32 weights land in the 16-bit plane and the gradient slot behind it.
+  // Where moments of chunks off the host land that come with them.
+  MomentLanding& landing() { return landing_; }
+  const MomentLanding& landing() const { return landing_; }
+  // True where fp32 weights land in the 16-bit plane and the gradient slot behind it.
   bool LandsAcrossPlanes(ChunkId id) const;
   // True if the area where the chunk's weights land is free of the chunk that had it before.
   bool MayLand(ChunkId id) const;
@@ -67,7 +71,8 @@ class JobWeights {
   const JobPlacement* const placement_;
   ChunkTable* const chunks_;
   WeightWindow window_;
-  // By rank: the chunks of the window before this one have been put.
+  MomentLanding landing_;
+  // By rank: the chunks of the window before this one are put.
   std::vector<ChunkId> put_behind_;
 };
 

@@ -89,7 +89,8 @@ GpuStatesReader::GpuStatesReader(const JobStates& states, std::span<const GpuSha
   }
 }
 
-Status GpuStatesReader::Read(ChunkId chunk, uint64_t element, std::span<float> values) {
+Status GpuStatesReader::ReadPlane(ChunkId chunk, uint64_t plane, uint64_t element,
+                                  std::span<float> values) {
   Source& source = sources_[shm::GpuShareOf(*spec_, chunk)];
   const Status lost(ErrorId::kStatesLost, "the weights of chunk " + std::to_string(chunk) +
                                               " cannot be read from its GPU");
@@ -101,8 +102,8 @@ Status GpuStatesReader::Read(ChunkId chunk, uint64_t element, std::span<float> v
   }
 
   if (!places_) places_.emplace(*spec_);
-  const std::byte* master = source.memory + places_->SlotAt(chunk, epoch_);
-  source.stream->Copy(values.data(), master + element * sizeof(float), values.size_bytes());
+  const std::byte* from = source.memory + places_->SlotAt(chunk, epoch_) + plane;
+  source.stream->Copy(values.data(), from + element * sizeof(float), values.size_bytes());
   source.stream->Synchronize(source.stream->Record());
   const Status after = source.stream->status();
   return after.ok() ? Status() : Status(lost).Why(after.what());

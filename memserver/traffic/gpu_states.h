@@ -81,15 +81,20 @@ class GpuPlaces {
   std::vector<uint64_t> staging_, staging_sizes_;  // by rank
 };
 
-// Reads the master of chunks on GPUs for a save. One thread at a time, which blocks (one that reads
-// for a save); made by the serve loop. Requires that the chunks are not updated meanwhile, and that
-// the job stays; the serve loop ensures both.
+// Reads states of chunks on GPUs for a save or a checkpoint. One thread at a time, which blocks
+// (one that reads for a save); made by the serve loop. Requires that no slot of the epoch in which
+// it was made is written meanwhile, so that the chunks are updated once at most, and that the job
+// stays: the serve loop holds both.
 class GpuStatesReader {
  public:
   GpuStatesReader(const JobStates& states, std::span<const GpuShare> shares);
 
-  // Reads fp32 weights from `element` of `chunk` on. Errors: kStatesLost.
-  Status Read(ChunkId chunk, uint64_t element, std::span<float> values);
+  // fp32 weights from `element` of `chunk` on. Errors: kStatesLost.
+  Status Read(ChunkId chunk, uint64_t element, std::span<float> values) {
+    return ReadPlane(chunk, 0, element, values);
+  }
+  // The same of the plane that begins at `plane` in a slot (shm::GpuSlot).
+  Status ReadPlane(ChunkId chunk, uint64_t plane, uint64_t element, std::span<float> values);
 
  private:
   struct Source {

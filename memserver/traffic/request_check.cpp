@@ -36,9 +36,11 @@ const char* CheckMoment(JobStates& states, const Chunk& chunk, Rank rank,
   if (request.element_begin + request.element_count > begin + chunk.shard_elements)
     return "the moments do not lie inside the rank's shard";
 
-  if (MomentPlane(chunk, request.micro_batch) == nullptr)
-    return "the chunk has no such moment on the host";
-  if (chunk.states == StateForm::kSplit8) return "8-bit moments cannot be put";
+  const uint32_t plane = request.micro_batch;
+  const OptimizerSpec& optimizer = states.spec().optimizer;
+  const bool has = shm::IsOfMomentum(plane) ? NeedsMomentum(optimizer) : NeedsVariance(optimizer);
+  if (!has || (shm::IsScales(plane) && chunk.states != StateForm::kSplit8))
+    return "the chunk has no such moment";
   if (chunk.is_split() && request.element_count * sizeof(float) > shm::kSplitPutBytesMax)
     return "the moments are more than are staged at once";
   return nullptr;
@@ -47,7 +49,9 @@ const char* CheckMoment(JobStates& states, const Chunk& chunk, Rank rank,
 }  // namespace
 
 std::byte* MomentPlane(const Chunk& chunk, uint32_t plane) {
-  return plane == shm::kPutMomentum ? chunk.planes.momentum : chunk.planes.variance;
+  std::byte* const moment =
+      shm::IsOfMomentum(plane) ? chunk.planes.momentum : chunk.planes.variance;
+  return shm::IsScales(plane) ? moment + ScalesOffset(chunk.elements) : moment;
 }
 
 const char* CheckFlags(const shm::Request& request, uint32_t protocol) {
@@ -90,8 +94,7 @@ const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes
 
   const bool is_gradient = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);
   const bool is_put = request.op == static_cast<uint32_t>(shm::Op::kPutWeights);
-  if (is_put && request.micro_batch > shm::kPutVariance)
-    return "a put names a plane that there is not";
+  if (is_put && request.micro_batch > shm::kPutMax) return "a put names a plane that there is not";
   if (!is_gradient && !is_put && request.micro_batch != shm::UsesAhead(request))
     return "the micro-batch of this request is not zero";
   return nullptr;

@@ -51,6 +51,11 @@ Status SpillReader::Read(ChunkId chunk, uint64_t element, std::span<float> value
   return Status();
 }
 
+Result<std::span<const std::byte>> SpillReader::Piece(ChunkId chunk, uint32_t piece) {
+  if (chunk != chunk_ || piece != piece_) TP_RETURN_IF_ERROR(Load(chunk, piece));
+  return std::span<const std::byte>(buffer_->bytes()).subspan(nvme::kPieceHeaderBytes);
+}
+
 uint64_t SpillReader::PieceElements(ChunkId chunk, uint32_t piece) const {
   return std::min(shm::kPieceElements, spec_->chunks[chunk].elements - piece * shm::kPieceElements);
 }

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/planted.h"
 #include "base/point.h"
+#include "base/formats/moment_words.h"
 #include "base/formats/split_float.h"
 #include "memserver/traffic/frozen_requests.h"
 #include "memserver/traffic/rcache_content.h"
@@ -25,24 +26,34 @@ bool IsMoment(const shm::Request& request) {
   return request.micro_batch != shm::kPutMaster;
 }
 
-// Halves a moment that is kept as bf16; nothing is lost if it was one before.
-void NarrowStaged(const JobStates& states, Rank rank, const shm::Request& request) {
-  const auto* from = reinterpret_cast<const uint32_t*>(states.staging(rank));
-  auto* const to =
-      reinterpret_cast<uint16_t*>(MomentPlane(states.chunk(request.chunk), request.micro_batch)) +
-      request.element_begin;
-  for (uint64_t i = 0; i < request.element_count; ++i) to[i] = static_cast<uint16_t>(from[i] >> 16);
+// A part of the words of a moment that is kept in less.
+void KeepStaged(const JobStates& states, Rank rank, const shm::Request& request) {
+  const Chunk& chunk = states.chunk(request.chunk);
+  const std::span words(reinterpret_cast<const uint32_t*>(states.staging(rank)),
+                        request.element_count);
+  std::byte* const plane = MomentPlane(chunk, request.micro_batch);
+  if (shm::IsScales(request.micro_batch)) return KeepScales(words, request.element_begin, plane);
+  KeepMoment(chunk.states, words, request.element_begin, plane);
 }
 
 // Starts the put of a moment, for a job that begins behind the step of a checkpoint.
 Start StartMoment(JobStates* states, Session* session, const shm::Request& request) {
   const Chunk& chunk = states->chunk(request.chunk);
-  const bool narrow = chunk.states == StateForm::kSplitBf16;
+  const bool narrow =
+      (chunk.states == StateForm::kSplitBf16 || chunk.states == StateForm::kSplit8) &&
+      !chunk.states_off_host();
   if (narrow && session->put_staged) return Start::kWait;
+
+  std::byte* to = states->staging(session->rank());
+  if (chunk.states_off_host()) {
+    to = states->weights().landing().Place(request.chunk, chunk.elements, session->rank(),
+                                           request.micro_batch, request.element_begin);
+    if (to == nullptr) return Start::kWait;
+  } else if (!narrow) {
+    to = MomentPlane(chunk, request.micro_batch) + request.element_begin * sizeof(float);
+  }
+
   session->put_staged = session->put_staged || narrow;
-  std::byte* const plane = MomentPlane(chunk, request.micro_batch);
-  std::byte* const to =
-      narrow ? states->staging(session->rank()) : plane + request.element_begin * sizeof(float);
   session->lane().Start({request, request.element_count * sizeof(float), 0, narrow}, to,
                         session->rcache() + request.rcache_offset);
   return Start::kStarted;
@@ -72,7 +83,7 @@ bool EndPut(JobStates* states, Session* session, const Copy& copy) {
   TP_POINT("server.put_copied");
   const Chunk& chunk = states->chunk(copy.request.chunk);
   if (copy.to_staging) {
-    IsMoment(copy.request) ? NarrowStaged(*states, session->rank(), copy.request)
+    IsMoment(copy.request) ? KeepStaged(*states, session->rank(), copy.request)
                            : SplitStaged(*states, session->rank(), copy.request);
     session->put_staged = false;
   }

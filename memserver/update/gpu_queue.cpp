@@ -8,6 +8,7 @@
 #include "base/point.h"
 #include "optim/adam_stream.h"
 #include "optim/undo_tile.h"
+#include "shm/messages.h"
 
 namespace tidepool::memserver {
 
@@ -34,8 +35,9 @@ void GpuQueue::Store(ChunkId id) {
   bool stored = true;  // as noted by the former server
   for (uint32_t piece = 0; piece < chunk.pieces; ++piece)
     stored &= ProgressOf(chunk, piece)->Load().state == optim::Progress::State::kFinished;
-  if (!stored) return LaneOf(id).tasks.Push({Kind::kStore, id, 0});
-  if (chunk.planes.param16 != nullptr) return LaneOf(id).tasks.Push({Kind::kNarrow, id, 0});
+  if (!stored) return LaneOf(id).tasks.Push({Kind::kStore, id, states_->epoch()});
+  if (chunk.planes.param16 != nullptr)
+    return LaneOf(id).tasks.Push({Kind::kNarrow, id, states_->epoch()});
   finished_.Push({id, false});
 }
 
@@ -116,13 +118,14 @@ uint64_t GpuQueue::Begin(Rank rank, const Unit& unit, const UpdateFactors& facto
   const Chunk& chunk = states_->chunk(unit.task.chunk);
   device::Stream* const stream = StreamOf(rank, unit);
   const uint64_t bytes = unit.count * sizeof(float);
-  std::byte* const master = shares_[rank].memory->data() + places_.SlotAt(unit.task.chunk, 0) +
+  std::byte* const master = shares_[rank].memory->data() +
+                            places_.SlotAt(unit.task.chunk, unit.task.epoch) +
                             unit.begin * sizeof(float);
 
   switch (unit.task.kind) {
     case Kind::kStore:
       stream->Copy(master, states_->weights().PutBytes(unit.task.chunk, unit.begin), bytes);
-      return bytes;
+      return bytes + StoreMoments(unit, master, stream);
     case Kind::kNarrow: stream->Copy(chunk.planes.gradient, master, bytes); return bytes;
     case Kind::kUpdate: break;
   }
@@ -130,7 +133,23 @@ uint64_t GpuQueue::Begin(Rank rank, const Unit& unit, const UpdateFactors& facto
   return unit.count * (BytesOf(chunk.gradient_type) + BytesOf(chunk.dtype));
 }
 
-// Copies the values of this epoch, which lies `from` elements away, to the next; the host has them.
+// The moments that came with the weights, behind the unit's `master`. Returns their bytes.
+uint64_t GpuQueue::StoreMoments(const Unit& unit, std::byte* master, device::Stream* stream) const {
+  const shm::GpuSlot slot = shm::GpuSlotOf(states_->spec(), unit.task.chunk);
+  const MomentLanding::Words words = states_->weights().landing().From(unit.task.chunk, unit.begin);
+  const uint64_t bytes = unit.count * sizeof(float);
+  uint64_t copied = 0;
+
+  for (const uint32_t plane : {shm::kPutMomentum, shm::kPutVariance}) {
+    if (words[plane - 1] == nullptr) continue;
+    std::byte* const to = master + (shm::IsOfMomentum(plane) ? slot.momentum : slot.variance);
+    stream->Copy(to, words[plane - 1], bytes);
+    copied += bytes;
+  }
+  return copied;
+}
+
+// The next epoch has the values of this one, which lies `from` elements away; the host has them.
 void GpuQueue::KeepValues(device::Stream* stream, const optim::UpdateSpan& span, int64_t from) {
   for (void* const plane : {span.master, span.momentum, span.variance}) {
     auto* const to = static_cast<float*>(plane);
@@ -236,7 +255,7 @@ void GpuQueue::EndUnit(Lane* lane, const Unit& unit) {
   if (unit.task.kind != Kind::kStore || !last) return;
   NoteStored(chunk);
   if (chunk.planes.param16 == nullptr) return finished_.Push({unit.task.chunk, false});
-  lane->tasks.Push({Kind::kNarrow, unit.task.chunk, 0});
+  lane->tasks.Push({Kind::kNarrow, unit.task.chunk, unit.task.epoch});
 }
 
 void GpuQueue::NoteStored(const Chunk& chunk) const {

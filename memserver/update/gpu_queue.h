@@ -5,10 +5,10 @@
 // (traffic/gpu_states.h) in *units* of at most kGpuUnitElements and kGpuRunsAUnit parameters of one
 // chunk, kGpuUnitsInFlight of them on each stream, and polls each until its marker has passed;
 // nothing blocks.
-//   store    weights where they landed in the pool -> master of slot 0; the moments there are zero
-//            since the memory was made
-//   narrow   (16-bit jobs, once the whole chunk is stored) master -> gradient plane, unused as yet,
-//            -> 16-bit plane (a worker): the weights may have landed where that lies
+//   store    weights where they landed in the pool -> master of the slot of the epoch that the job
+//            begins at; the moments there are zero since the memory was made, or come with them
+//   narrow   (16-bit jobs, when the whole chunk is stored) master -> gradient plane, which has no
+//            use yet -> 16-bit plane (a worker): the weights may have landed where that lies
 //   update   gradients -> staging; Adam from the slot of epoch e to the slot of epoch e + 1; what
 //            trainers fetch -> pool
 // Invariants:
@@ -113,6 +113,7 @@ class GpuQueue {
     return shares_[rank].streams[unit.place].get();
   }
   uint64_t Begin(Rank rank, const Unit& unit, const UpdateFactors& factors);
+  uint64_t StoreMoments(const Unit& unit, std::byte* master, device::Stream* stream) const;
   static void KeepValues(device::Stream* stream, const optim::UpdateSpan& span, int64_t from);
   void BeginUpdate(Rank rank, const Unit& unit, const UpdateFactors& factors);
   bool EndUnits(Lane* lane, const GpuShare& share);

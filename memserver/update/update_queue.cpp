@@ -152,9 +152,12 @@ bool UpdateQueue::HandOut() {
   const bool whole = !some_off_host || TP_PLANTED("update.handed_out_at_once");
   const uint32_t end = whole ? all : std::min(all, handed_out_ + kHandedOutPerTurn);
 
-  for (uint32_t i = handed_out_; i < end && some_off_host; ++i) {
-    const ChunkId id = order_[i];
+  const uint32_t before = handed_out_;
+  for (; handed_out_ < end && some_off_host; ++handed_out_) {
+    const ChunkId id = order_[handed_out_];
     const Chunk& chunk = states_->chunk(id);
+    // Those behind it wait with it.
+    if (chunk.states_off_host() && !IsOpen(id)) return handed_out_ > before;
     if (chunk.spilled) spills_->Update(id, epoch_);
     if (chunk.on_gpu) gpus_->Update(id, epoch_);
   }

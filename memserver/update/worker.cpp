@@ -5,8 +5,10 @@
 
 #include "base/check.h"
 #include "base/formats/content_hash.h"
+#include "base/formats/moment_words.h"
 #include "base/planted.h"
 #include "optim/update_rule.h"
+#include "shm/messages.h"
 
 namespace tidepool::memserver {
 
@@ -108,6 +110,19 @@ void Worker::Stage(const Work& work) {
   std::memset(work.staged.payload.data() + bytes, 0, work.staged.payload.size() - bytes);
   if (work.copy != nullptr)
     std::memcpy(work.planes.param16, work.copy, work.count * sizeof(uint16_t));
+
+  const auto keep = [&work](uint32_t plane, void* moment, float* scales) {
+    const uint32_t* const words = work.moments[plane - 1];
+    if (words == nullptr || moment == nullptr) return;
+    if (shm::IsScales(plane))
+      return KeepScales({words, work.count}, 0, reinterpret_cast<std::byte*>(scales));
+    KeepMoment(work.planes.states, {words, work.count}, 0, static_cast<std::byte*>(moment));
+  };
+
+  keep(shm::kPutMomentum, work.planes.momentum, nullptr);
+  keep(shm::kPutVariance, work.planes.variance, nullptr);
+  keep(shm::kPutMomentumScales, work.planes.momentum, work.planes.momentum_scales);
+  keep(shm::kPutVarianceScales, work.planes.variance, work.planes.variance_scales);
   Seal(work.staged);
 }
 

@@ -309,6 +309,26 @@ TEST_F(CheckpointFiles, EveryFlippedByteIsNamedWithFileAndTensor) {
   EXPECT_TRUE(VerifyCheckpoint(PathOf(7)).ok());
 }
 
+TEST_F(CheckpointFiles, APartialOneIsItsWritersAsLongAsThatLives) {
+  auto living = PartialCheckpoint::Make(folder_, CheckpointName(5));
+  ASSERT_TRUE(living.ok()) << living.status().Format();
+  std::ofstream(living->path() + "/config.json") << "{}";
+  EXPECT_EQ(PartialCheckpoint::Make(folder_, CheckpointName(5)).status().id(),
+            ErrorId::kSaveFailed);
+  fs::create_directory(PathOf(4) + ".partial");
+  ASSERT_TRUE(RemovePartials(folder_).ok());
+  EXPECT_TRUE(fs::exists(living->path() + "/config.json"));
+  EXPECT_FALSE(fs::exists(PathOf(4) + ".partial")) << "its writer is gone";
+
+  const std::string path = living->path();
+  *living = PartialCheckpoint();
+  ASSERT_TRUE(RemovePartials(folder_).ok());
+  EXPECT_FALSE(fs::exists(path));
+  PartialCheckpoint again = std::move(PartialCheckpoint::Make(folder_, CheckpointName(5))).value();
+  again.Remove();
+  EXPECT_FALSE(fs::exists(path));
+}
+
 TEST_F(CheckpointFiles, TheNewestWholeOnesAreKept) {
   for (const uint64_t version : {1, 2, 3, 4}) ASSERT_TRUE(Save(version).ok());
   fs::resize_file(PathOf(3) + "/" + kMomentsFile, 1);

@@ -1,20 +1,25 @@
 #include "trainer/checkpoint/loaded_checkpoint.h"
 
+#include <bit>
+#include <cstddef>
 #include <filesystem>
 #include <utility>
 
 #include "base/checkpoint/checkpoint_files.h"
 #include "base/checkpoint/read_whole.h"
+#include "base/formats/optimizer.h"
+#include "base/units.h"
 #include "trainer/launch/child_process.h"
 
 namespace tidepool::trainer {
 namespace {
 
-constexpr uint32_t kMomentum = 1, kVariance = 2;
+// As client::Range numbers planes.
+constexpr uint32_t kMomentum = 1, kVariance = 2, kMomentumScales = 3, kVarianceScales = 4;
 
-const char* SuffixOf(uint32_t plane) {
-  if (plane == 0) return "";
-  return plane == kMomentum ? kFirstMoment : kSecondMoment;
+const char* TypeOfPlane(StateForm form, uint32_t plane) {
+  if (plane == kMomentumScales || plane == kVarianceScales) return "F32";
+  return form == StateForm::kSplit8 && plane == kVariance ? "U8" : MomentTypeOf(form);
 }
 
 Status Usage(const std::string& what) {
@@ -24,10 +29,17 @@ Status Usage(const std::string& what) {
 }  // namespace
 
 std::vector<uint32_t> MomentPlanesOf(const client::JobSpec& spec) {
+  const bool scaled = spec.optimizer.states == StateForm::kSplit8;
   std::vector<uint32_t> planes;
   if (NeedsMomentum(spec.optimizer)) planes.push_back(kMomentum);
   if (NeedsVariance(spec.optimizer)) planes.push_back(kVariance);
+  if (NeedsMomentum(spec.optimizer) && scaled) planes.push_back(kMomentumScales);
+  if (NeedsVariance(spec.optimizer) && scaled) planes.push_back(kVarianceScales);
   return planes;
+}
+
+const char* MomentTypeOf(StateForm form) {
+  return form == StateForm::kSplit8 ? "I8" : form == StateForm::kSplitBf16 ? "BF16" : "F32";
 }
 
 Result<LoadedCheckpoint> LoadedCheckpoint::Open(const std::string& path, bool verify) {
@@ -36,7 +48,9 @@ Result<LoadedCheckpoint> LoadedCheckpoint::Open(const std::string& path, bool ve
   LoadedCheckpoint loaded;
   loaded.path_ = path;
   loaded.step_ = manifest.step;
-  TP_ASSIGN_OR_RETURN(WeightsFile masters, WeightsFile::Open(path + "/" + kMasterFile));
+  const bool adapters = std::filesystem::exists(path + "/" + kAdaptersFile);
+  TP_ASSIGN_OR_RETURN(WeightsFile masters,
+                      WeightsFile::Open(path + "/" + (adapters ? kAdaptersFile : kMasterFile)));
   loaded.masters_ = std::make_unique<const WeightsFile>(std::move(masters));
 
   if (std::filesystem::exists(path + "/" + kNoteFile)) {
@@ -63,18 +77,50 @@ Status LoadedCheckpoint::Read(const client::JobSpec& spec, ParameterId id, uint3
   const WeightsFile* file = plane == 0 ? masters_.get() : moments_.get();
   if (file == nullptr)
     return Status(ErrorId::kCheckpointBad, "the checkpoint holds no moments").Where(path_);
-  TP_ASSIGN_OR_RETURN(const SafetensorsEntry* tensor,
-                      file->Expect(parameter.name + SuffixOf(plane), parameter.dims));
 
-  const bool narrow = plane != 0 && spec.StatesOf(parameter.chunk) == StateForm::kSplitBf16;
-  if (narrow && tensor->dtype != "BF16") {
-    return Status(ErrorId::kDataBad, "the moments of the checkpoint are " + tensor->dtype +
-                                         ", and --states split-bf16 would round them")
-        .Where(file->path() + ", " + tensor->name)
+  const StateForm form = spec.StatesOf(parameter.chunk);
+  const SafetensorsEntry* const found = file->Find(parameter.name + SuffixOfPlane(plane));
+  const bool rounds = found != nullptr && plane != 0 && form != StateForm::kF32 &&
+                      form != StateForm::kSplit && found->dtype != TypeOfPlane(form, plane);
+
+  const bool codes = found != nullptr && (found->dtype == "I8" || found->dtype == "U8");
+  if (rounds || (codes && form != StateForm::kSplit8)) {
+    return Status(ErrorId::kDataBad, "the moments of the checkpoint are " + found->dtype +
+                                         ", and those of --states " + NameOf(form) + " are " +
+                                         TypeOfPlane(form, plane))
+        .Where(file->path() + ", " + found->name)
+        .Why("they would be rounded")
         .Fix("go on with the form of states that the checkpoint has");
   }
 
+  if (plane != 0 && form == StateForm::kSplit8) return ReadCodes(parameter, plane, values);
+  TP_ASSIGN_OR_RETURN(const SafetensorsEntry* tensor,
+                      file->Expect(parameter.name + SuffixOfPlane(plane), parameter.dims));
   return file->Read(*tensor, 0, values);
+}
+
+// A code a word, and a scale at each element of its block.
+Status LoadedCheckpoint::ReadCodes(const client::ParameterSpec& parameter, uint32_t plane,
+                                   std::span<float> values) const {
+  const std::string name = parameter.name + SuffixOfPlane(plane);
+  if (plane == kMomentumScales || plane == kVarianceScales) {
+    std::vector<float> scales(DivideUp(values.size(), kScaleBlockElements));
+    TP_ASSIGN_OR_RETURN(const SafetensorsEntry* tensor, moments_->Expect(name, {scales.size()}));
+    TP_RETURN_IF_ERROR(moments_->Read(*tensor, 0, scales));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = scales[i / kScaleBlockElements];
+    return {};
+  }
+
+  const SafetensorsEntry* const tensor = moments_->Find(name);
+  if (tensor == nullptr) return moments_->Expect(name, parameter.dims).status();
+  if (tensor->shape != parameter.dims)
+    return Status(ErrorId::kDataBad, "tensor " + name + " has another shape than the parameter")
+        .Where(moments_->path());
+  std::vector<std::byte> codes(values.size());
+  TP_RETURN_IF_ERROR(moments_->ReadRaw(*tensor, codes));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = std::bit_cast<float>(std::to_integer<uint32_t>(codes[i]));
+  return {};
 }
 
 Result<std::string> CheckpointToResume(const RunOptions& options) {
@@ -99,11 +145,7 @@ Result<std::string> CheckpointToResume(const RunOptions& options) {
 
 Status CheckCheckpoints(const RunOptions& options) {
   const CheckpointOptions& checkpoint = options.checkpoint;
-  const std::string& resume = options.job.resume;
-  const bool from = !resume.empty() && resume != "auto" && resume != "never";
-  if (options.adapters.rank > 0 && (checkpoint.every > 0 || from))
-    return Usage("checkpoints of adapters are not written; --save DIR keeps them");
-  // Reported before training, not when a step's checkpoint finds no writer.
+  // Said before a step is trained whose checkpoint nobody would write.
   if (checkpoint.every > 0) TP_RETURN_IF_ERROR(FindProgramBeside(kCheckpointProgram).status());
   return {};
 }

@@ -21,8 +21,11 @@ namespace tidepool::trainer {
 // Name of the file in a checkpoint with the note of the run that wrote it.
 inline constexpr const char* kNoteFile = "run-note";
 
-// The moment planes of the job, numbered as in client::Range.
+// The moments that the job has, as client::Range numbers planes; with their scales, where some of
+// its chunks have 8-bit ones.
 std::vector<uint32_t> MomentPlanesOf(const client::JobSpec& spec);
+// The type of first moments of this form, as safetensors names it.
+const char* MomentTypeOf(StateForm form);
 
 class LoadedCheckpoint {
  public:
@@ -33,14 +36,21 @@ class LoadedCheckpoint {
   const std::string& path() const { return path_; }
   // The run note (trainer/run/resuming/run_note.h); empty: none.
   const std::string& note() const { return note_; }
-  // The step of the saved states.
+  // The hash of the file of the adapters' base (kBaseHashKey); empty: it says nothing, or it has
+  // no adapters.
+  std::string base_hash() const { return masters_->Metadata(kBaseHashKey); }
+  // The step that the states are of.
   client::BeginPoint point() const;
-  // Reads all values of one plane of a parameter. Errors: kDataBad (the checkpoint has no such
-  // tensor, or one of another shape, or values that the job's form of states would round).
+  // All values of a plane of a parameter of the job; of 8-bit moments and their scales the words
+  // that are put (base/formats/moment_words.h). Errors: kDataBad (the checkpoint has no such
+  // tensor, or one of another shape, or one that the job's form of states would round).
   Status Read(const client::JobSpec& spec, ParameterId id, uint32_t plane,
               std::span<float> values) const;
 
  private:
+  Status ReadCodes(const client::ParameterSpec& parameter, uint32_t plane,
+                   std::span<float> values) const;
+
   std::string path_, note_;
   CheckpointStep step_;
   std::unique_ptr<const WeightsFile> masters_, moments_;  // no moments: null

@@ -1,7 +1,9 @@
 #include "trainer/checkpoint/run_checkpoints.h"
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -10,25 +12,42 @@
 #include "base/system/whole_file.h"
 #include "client/checkpoint/write_states.h"
 #include "trainer/checkpoint/loaded_checkpoint.h"
+#include "trainer/inputs/weights_file.h"
 #include "trainer/launch/rank_place.h"
 
 namespace tidepool::trainer {
 namespace {
 
 constexpr int64_t kLookNs = 20 * kNsPerMs;
-// From the server's last byte until the files are on disk. A checkpoint that takes longer makes the
-// next one be skipped, and costs no step.
+// The exit code, as it were, of a writer that is not waited for any more.
+constexpr int kLeftAlone = -1;
+// From the last byte that the server has given until the files are on the disk. A checkpoint that
+// takes longer costs the next one its turn, and no step.
 constexpr int64_t kSyncWaitNs = 10 * kNsPerSecond;
 constexpr int64_t kSayNs = 60 * kNsPerSecond;
 
-std::string PlanOf(const client::JobSpec& spec) {
+std::string PlanOf(const client::JobSpec& spec, const std::optional<std::string>& base) {
   client::StatesPlan plan;
-  for (const uint32_t plane : MomentPlanesOf(spec)) plan.moments |= 1U << (plane - 1);
-  for (const client::ParameterSpec& parameter : spec.parameters) {
-    const bool narrow = spec.StatesOf(parameter.chunk) == StateForm::kSplitBf16;
-    plan.parameters.push_back({parameter.name, narrow ? "BF16" : "F32", parameter.dims});
-  }
+  if (base) plan.weights = kAdaptersFile;
+  if (base && !base->empty()) plan.metadata = {{kBaseHashKey, *base}};
+  plan.moments =
+      (NeedsMomentum(spec.optimizer) ? 1U : 0) | (NeedsVariance(spec.optimizer) ? 2U : 0);
+  for (const client::ParameterSpec& parameter : spec.parameters)
+    plan.parameters.push_back(
+        {parameter.name, MomentTypeOf(spec.StatesOf(parameter.chunk)), parameter.dims});
   return TextOf(plan);
+}
+
+// A folder for what the writer takes.
+Result<std::string> MakeStage() {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  std::string path = (error ? "/tmp" : folder.string()) + "/tidepool-checkpoint-XXXXXX";
+  if (mkdtemp(path.data()) == nullptr)
+    return Status(ErrorId::kSaveFailed,
+                  "cannot make a directory: " + std::string(std::strerror(errno)))
+        .Where(path);
+  return path;
 }
 
 }  // namespace
@@ -49,23 +68,31 @@ Status RunCheckpoints::After(Version version, client::ChunkService* service) {
 }
 
 Status RunCheckpoints::Begin(Version version, client::ChunkService* service) {
-  namespace fs = std::filesystem;
-  const std::string& folder = parts_.options.dir;
+  if (writer_ && !AwaitWriter(service))
+    return Status(ErrorId::kSaveFailed, "the checkpoint before is still being written")
+        .Where(parts_.options.dir + "/" + CheckpointName(writing_));
+  TP_ASSIGN_OR_RETURN(const std::string staged, MakeStage());
+  Status begun = Start(staged, version, service);
   std::error_code error;
-  fs::create_directories(folder, error);
-  TP_RETURN_IF_ERROR(RemovePartials(folder));
-  const std::string partial = fs::absolute(folder) / (CheckpointName(version) + ".partial");
-  if (!fs::create_directory(partial, error))
-    return Status(ErrorId::kSaveFailed, "cannot make the directory: " + error.message())
-        .Where(partial);
-  TP_RETURN_IF_ERROR(parts_.describe(partial));
-  TP_RETURN_IF_ERROR(WriteWholeFile(partial + "/" + client::kPlanFile, PlanOf(parts_.spec)));
+  if (!begun.ok()) std::filesystem::remove_all(staged, error);
+  return begun;
+}
 
-  TP_ASSIGN_OR_RETURN(const std::string program, FindProgramBeside(kCheckpointProgram));
+Status RunCheckpoints::Start(const std::string& staged, Version version,
+                             client::ChunkService* service) {
+  TP_RETURN_IF_ERROR(parts_.describe(staged));
+  TP_RETURN_IF_ERROR(
+      WriteWholeFile(staged + "/" + client::kPlanFile, PlanOf(parts_.spec, parts_.base)));
+  std::string program = parts_.program;
+  if (program.empty()) {
+    TP_ASSIGN_OR_RETURN(program, FindProgramBeside(kCheckpointProgram));
+  }
+
   TP_ASSIGN_OR_RETURN(const UniqueFd memory, service->StreamStates(version));
   ChildOptions child;
   child.program = program;
-  child.arguments = {partial, std::to_string(parts_.options.keep), std::to_string(memory.get())};
+  child.arguments = {std::filesystem::absolute(parts_.options.dir), CheckpointName(version), staged,
+                     std::to_string(parts_.options.keep), std::to_string(memory.get())};
   child.environment = ReadEnvironment();
   child.passed_fds = {memory.get()};
   child.own_session = true;
@@ -88,28 +115,46 @@ bool RunCheckpoints::AwaitWriter(client::ChunkService* service) {
     code = writer_->WaitFor(kLookNs, parts_.clock);
   }
 
-  if (code) Ended(*code);
+  if (code) (void)Ended(*code);
   return code.has_value();
 }
 
-void RunCheckpoints::Finish() {
-  if (!writer_) return;
+Status RunCheckpoints::Finish(client::ChunkService* service) {
+  if (!writer_) return {};
+  int64_t said_ns = parts_.clock->NowNs(), gone_ns = 0;
   std::optional<int> code = writer_->TryWait();
   while (!code) {
-    code = writer_->WaitFor(kSayNs, parts_.clock);
-    if (!code) LogWarn("a checkpoint is still being written", {{"step", writing_}});
+    const int64_t now_ns = parts_.clock->NowNs();
+    const std::optional<Status> stream = service->StreamEnd();
+    const bool failed = stream && !stream->ok();
+    if (failed) writer_->Signal(SIGKILL);
+    if (gone_ns == 0 && failed) gone_ns = now_ns;
+
+    // A process that waits for a file system in the kernel does not end.
+    if (gone_ns != 0 && now_ns - gone_ns > kSyncWaitNs) return Ended(kLeftAlone);
+    if (now_ns - said_ns > kSayNs) {
+      LogWarn("a checkpoint is still being written", {{"step", writing_}});
+      said_ns = now_ns;
+    }
+    code = writer_->WaitFor(kLookNs, parts_.clock);
   }
-  Ended(*code);
+  return Ended(*code);
 }
 
-void RunCheckpoints::Ended(int code) {
+Status RunCheckpoints::Ended(int code) {
+  if (code == kLeftAlone) writer_->Forget();
   writer_.reset();
+  const std::string path = parts_.options.dir + "/" + CheckpointName(writing_);
   if (code == 0) {
-    parts_.say("saved     " + parts_.options.dir + "/" + CheckpointName(writing_) + "\n");
-  } else {
-    LogWarn("a checkpoint was not written; training goes on",
-            {{"step", writing_}, {"exit_code", code}});
+    parts_.say("saved     " + path + "\n");
+    return {};
   }
+
+  LogWarn("a checkpoint was not written; training goes on",
+          {{"step", writing_}, {"exit_code", code}});
+  return Status(ErrorId::kSaveFailed, "the checkpoint was not written")
+      .Where(path)
+      .Why("its writer has said why on standard error, and ended with " + std::to_string(code));
 }
 
 }  // namespace tidepool::trainer

@@ -1,9 +1,13 @@
 // RunCheckpoints: writes a run's checkpoints during training: decides when one begins, and starts
 // the process that writes it.
 //
-// One thread (the trainer's main thread), rank 0; torch-free. A step waits only while the previous
-// checkpoint is still being written: until memserver has copied it, then at most 10 s; after that
-// this step's checkpoint is skipped. A failed checkpoint is reported, and training continues.
+// This process never touches the folder of the checkpoints, which may lie on a file system that
+// does not answer: what only it knows of the model, it puts into a folder of its own under TMPDIR,
+// from where the writer takes it.
+// One thread (the trainer's main thread), rank 0; torch-free. A step waits for a checkpoint only
+// where the one before is still being written: while memserver copies, and then for 10 s at most;
+// after these the checkpoint of this step is left out. One that fails is said, and training goes
+// on.
 #pragma once
 
 #include <functional>
@@ -29,19 +33,28 @@ class RunCheckpoints {
     Clock* clock = nullptr;
     std::function<Status(const std::string& directory)> describe;
     std::function<void(const std::string& line)> say;
+    // The program that writes; empty: the one beside this process's.
+    std::string program = {};
+    // Where the weights are adapters: the hash of their base's file (kBaseHashKey).
+    std::optional<std::string> base = {};
   };
   explicit RunCheckpoints(Parts parts) : parts_(std::move(parts)) {}
 
   // Call when the step that makes `version` was sealed. Errors: what ended the session.
   Status After(Version version, client::ChunkService* service);
-  // Waits until the last checkpoint is written or has failed.
-  void Finish();
+  // Begins that of the last sealed step, `version`. Errors: kSaveFailed (also while the one before
+  // is being written), kFileUnreadable (the program that writes it is missing), what ended the
+  // session.
+  Status Begin(Version version, client::ChunkService* service);
+  // Waits until the last one is written, or will not be; one whose file system does not answer is
+  // left alone after a while. Returns how it ended: kSaveFailed.
+  Status Finish(client::ChunkService* service);
 
  private:
-  Status Begin(Version version, client::ChunkService* service);
-  // False: the last checkpoint is still being written.
+  Status Start(const std::string& staged, Version version, client::ChunkService* service);
+  // False: the last one is still being written.
   bool AwaitWriter(client::ChunkService* service);
-  void Ended(int code);
+  Status Ended(int code);
 
   Parts parts_;
   std::optional<ChildProcess> writer_;

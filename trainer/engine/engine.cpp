@@ -13,12 +13,14 @@
 namespace tidepool::trainer {
 namespace {
 
-// Runs backward on the calling thread, also for a GPU's operators: LibTorch's engine has a thread
-// per device and hands a graph node to its device's thread unless this flag of the calling thread
-// is off; then Engine::ready_queue returns the caller's own queue for every device, and
-// Engine::execute drains it before it returns. The flag is part of the caller's state kept in a
-// GraphTask (ATen/ThreadLocalState.h), so a re-entrant backward (trainer/model/checkpoint.h) has it
-// too. The device threads are created anyway, and sleep.
+constexpr uint32_t kScalePlanesFrom = 3;  // of client::Range
+
+// Backward on the calling thread, also for operators of a GPU: the engine of LibTorch has a thread
+// for each device, and gives a node of the graph to that of its device unless this flag of the
+// calling thread is off; then Engine::ready_queue names the caller's own queue for every device,
+// and Engine::execute works it off before it returns. The flag is among what a GraphTask keeps of
+// its caller's state (ATen/ThreadLocalState.h), so a re-entrant backward
+// (trainer/model/checkpoint.h) has it too. The device threads are made all the same, and sleep.
 class BackwardOnThisThread {
  public:
   BackwardOnThisThread()
@@ -114,7 +116,10 @@ Status TrainingEngine::LoadStates(const WeightSource& source, const MomentSource
     if (!layout_.IsMember(layout_.parameters[id].chunk, options_.rank) || layout_.IsFrozen(id))
       continue;
     values.resize(layout_.parameters[id].element_count);
+    const bool narrow = layout_.chunks[layout_.parameters[id].chunk].dtype != DType::kF32;
     for (const uint32_t plane : planes) {
+      // fp32 chunks of a job of 8-bit moments have fp32 ones.
+      if (plane >= kScalePlanesFrom && !narrow) continue;
       TP_RETURN_IF_ERROR(moments(id, plane, values));
       TP_RETURN_IF_ERROR(put.PutMoment(id, plane, values.data()));
     }

@@ -46,6 +46,8 @@ class ChildProcess {
   std::optional<int> WaitFor(int64_t timeout_ns, Clock* clock);
   // Signals every process of the group; does nothing after the child has ended.
   void Signal(int signal);
+  // Nobody waits for it any more, nor kills it.
+  void Forget() { pid_ = -1; }
 
  private:
   explicit ChildProcess(pid_t pid) : pid_(pid) {}

@@ -91,10 +91,24 @@ Status TrainingRun::ProvideBase() {
   return {};
 }
 
-// Each rank puts its shards of weights and moments, and the step: the job as it was saved.
+// Moments of adapters mean nothing over another base.
+Status TrainingRun::CheckBaseOfCheckpoint() {
+  if (!plan_.lora.on() || place_.rank != 0) return {};
+  const std::string hash = NameOfBase();
+  if (hash == checkpoint_->base_hash()) return {};
+  return Status(ErrorId::kDataBad, "the adapters of the checkpoint were trained over another base")
+      .Where(checkpoint_->path())
+      .Why("the base of this run has the hash " + hash +
+           " (`b2sum -l 256`); the checkpoint names " +
+           (checkpoint_->base_hash().empty() ? std::string("none") : checkpoint_->base_hash()))
+      .Fix("give the base that they were trained over, with --base");
+}
+
+// Weights, moments and the step, each rank its shards; from there on the job is as it was.
 Status TrainingRun::LoadCheckpoint() {
   client::ChunkService* service = session_->service();
   if (resume_ && place_.rank == 0) TP_RETURN_IF_ERROR(VerifyCheckpoint(checkpoint_->path()));
+  TP_RETURN_IF_ERROR(CheckBaseOfCheckpoint());
   TP_ASSIGN_OR_RETURN(const client::Ticket begun, service->StartBeginAt(checkpoint_->point()));
   TP_RETURN_IF_ERROR(service->Wait(begun).status());
   TP_RETURN_IF_ERROR(model_->LoadCheckpoint(*checkpoint_));

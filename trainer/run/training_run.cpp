@@ -1,6 +1,7 @@
 #include "trainer/run/training_run.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 
 #include "base/log.h"
@@ -141,26 +142,40 @@ Status TrainingRun::Train() {
   task.batches = &cursor;
   task.reports = place_.rank == 0 ? &reports : nullptr;
 
+  std::optional<std::string> base;
+  if (plan_.lora.on()) base = options_.checkpoint.every > 0 ? NameOfBase() : "";
   checkpoints_.emplace(RunCheckpoints::Parts{
       .options = options_.checkpoint,
       .spec = plan_.spec,
       .clock = setup_.clock,
       .describe = [this](const std::string& directory) { return DescribeModel(directory); },
-      .say = [this](const std::string& line) { voice_.Say(line); }});
+      .say = [this](const std::string& line) { voice_.Say(line); },
+      .base = base});
 
   device_->ResetPeak();
   Result<TrainSummary> trained = TrainLoop(task);
-  checkpoints_->Finish();
+  // What failed was said.
+  (void)checkpoints_->Finish(session_->service());
   if (!trained.ok()) return WithShares(trained.status(), ShortAt::kStep);
   summary_ = trained.value();
   return {};
 }
 
+// It takes a pass over the base, once.
+std::string TrainingRun::NameOfBase() {
+  if (place_.rank != 0) return {};
+  const std::string hash = base_names_->FileOrNothing();
+  base_names_->Remember();
+  return hash;
+}
+
 Status TrainingRun::DescribeModel(const std::string& directory) const {
-  const ModelConfig config{.shape = plan_.shape,
-                           .bytes = plan_.shape.vocab == kByteVocab,
-                           .lora = plan_.lora,
-                           .base = {}};
+  const ModelConfig config{
+      .shape = plan_.shape,
+      .bytes = plan_.shape.vocab == kByteVocab,
+      .lora = plan_.lora,
+      .base = plan_.lora.on() ? std::filesystem::absolute(plan_.base->file().path()).string()
+                              : std::string()};
   TP_RETURN_IF_ERROR(WriteModelConfig(directory, config));
   TP_RETURN_IF_ERROR(WriteWholeFile(directory + "/" + kNoteFile, data_->note));
   return CopyTokenizer(TokenizerOf(options_), directory);

@@ -96,7 +96,10 @@ class TrainingRun {
   Status LoadWeights();
   Status OpenCheckpoint();
   Status LoadCheckpoint();
-  // Writes the files that a reader of saved weights needs.
+  // The hash of the file of the adapters' base; empty where it cannot be made.
+  std::string NameOfBase();
+  Status CheckBaseOfCheckpoint();
+  // What a reader of saved weights needs beside them.
   Status DescribeModel(const std::string& directory) const;
   Result<TrainTask> MakeTask();
   Status Train();

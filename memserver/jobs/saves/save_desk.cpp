@@ -63,6 +63,13 @@ std::vector<SavedTensor> TensorsOf(const JobStates& states,
   return tensors;
 }
 
+// Whether a step has left a parameter alone: its moments are of fewer steps than others.
+bool HasLeftAlone(const JobStates& states) {
+  const auto said = states.records().slots().Of(states.sealed_version());
+  return said && std::any_of(said->words.begin(), said->words.end(),
+                             [](uint32_t word) { return StepsMissed(word) > 0; });
+}
+
 }  // namespace
 
 Status SaveDesk::Check(const SessionSlot* slot, const SaveWeights& event) {
@@ -78,16 +85,7 @@ Status SaveDesk::Check(const SessionSlot* slot, const SaveWeights& event) {
 
   const auto of_this = [&event](ConnectionId connection) { return connection == event.connection; };
   if (event.stream != nullptr) {
-    const JobStates& states = *job.states;
-    if (states.spills() || states.uses_gpus()) {
-      return Status(ErrorId::kSaveFailed, "a checkpoint reaches only states in the host pool")
-          .Fix("give memserver a pool that holds all states, and the run --gpu-states off");
-    }
-    if (states.spec().optimizer.states == StateForm::kSplit8)
-      return Status(ErrorId::kSaveFailed, "a checkpoint holds no 8-bit moments")
-          .Fix("use --states split-bf16");
-
-    if (states.records().slots().Of(states.sealed_version()).has_value())
+    if (HasLeftAlone(*job.states))
       return Status(ErrorId::kSaveFailed,
                     "a checkpoint does not hold which steps have left parameters alone");
   }
@@ -212,23 +210,40 @@ void SaveDesk::StartStream(Job* job, std::shared_ptr<shm::Segment> memory, SaveR
   const size_t chunks = job->spec().chunks.size();
   StreamTask task{.memory = std::move(memory),
                   .states = job->states.get(),
+                  .spilled = SpillReaderOf(*job, context_.neighbours.tier),
+                  .on_gpus = GpuReaderOf(*job),
                   .order = job->updates.NextOrder(),
                   .step = job->states->last_step(),
                   .gate = std::make_shared<StreamGate>(chunks),
                   .opened = nullptr};
 
   task.step.version = job->states->sealed_version();
-  job->updates.SetGate(request.connection,
-                       [gate = task.gate](ChunkId id) { return gate->IsOpen(id); });
+  // Off the host each chunk has two slots: the next update leaves the states in theirs.
+  const auto has_two_slots = [states = job->states.get(),
+                              epoch = job->states->epoch()](ChunkId id) {
+    return states->saved(id).states_off_host() && states->epoch() <= epoch + 1;
+  };
+  job->updates.SetGate(request.connection, [gate = task.gate, has_two_slots](ChunkId id) {
+    return gate->IsOpen(id) || has_two_slots(id);
+  });
+
   job->running_saves.push_back(request.connection);
+  askers_[request.connection] = task.asker_gone;
+  if (context_.tables->FindSlot(request.connection) == nullptr) Forget(request.connection);
   request.stream = std::move(task);
   TP_POINT("server.stream_started");
   context_.neighbours.saves->Push(std::move(request));
 }
 
+void SaveDesk::Forget(ConnectionId connection) {
+  const auto found = askers_.find(connection);
+  if (found != askers_.end()) found->second->store(true, std::memory_order_relaxed);
+}
+
 void SaveDesk::End(const SaveResult& saved) {
   if (saved.goes_on) return;  // the loop checks its updates again
   lanes_.End(saved.connection);
+  askers_.erase(saved.connection);
   for (const auto& job : context_.tables->jobs) {
     const auto it =
         std::find(job->running_saves.begin(), job->running_saves.end(), saved.connection);

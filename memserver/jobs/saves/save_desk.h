@@ -6,7 +6,10 @@
 // for a lane delays nothing but its own job's next seal.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <map>
+#include <memory>
 
 #include "memserver/checkpoint/save_request.h"
 #include "memserver/jobs/desk_context.h"
@@ -22,7 +25,9 @@ class SaveDesk {
   void Request(SaveWeights event);
   // Begins the job's saves whose version is complete. True when one began or was refused.
   bool Poll(Job* job);
-  // Notes a save that the checkpoint thread has finished.
+  // The rank is gone, whatever it has asked for.
+  void Forget(ConnectionId connection);
+  // The checkpoint thread has done one.
   void End(const SaveResult& saved);
 
  private:
@@ -36,6 +41,8 @@ class SaveDesk {
 
   const DeskContext context_;
   SaveLanes lanes_;
+  // The streams in work: StreamTask::asker_gone.
+  std::map<ConnectionId, std::shared_ptr<std::atomic<bool>>> askers_;
   uint64_t last_number_ = 0;
 };
 

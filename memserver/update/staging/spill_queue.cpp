@@ -33,7 +33,7 @@ SpillQueue::SpillQueue(JobStates* states, JobId job, StateTier* tier)
 }
 
 void SpillQueue::Store(ChunkId chunk) {
-  BeginTask({Kind::kStore, chunk, 0});
+  BeginTask({Kind::kStore, chunk, states_->epoch()});
 }
 
 void SpillQueue::Update(ChunkId chunk, uint64_t epoch) {
@@ -41,8 +41,7 @@ void SpillQueue::Update(ChunkId chunk, uint64_t epoch) {
 }
 
 void SpillQueue::BeginTask(const Task& task) {
-  Chunk& chunk = states_->chunk(task.chunk);
-  chunk.pieces_left = chunk.pieces;
+  states_->chunk(task.chunk).pieces_left = states_->chunk(task.chunk).pieces;
   tasks_.Push(task);
   if (ahead_ > 0) TakeOverAhead(task);
 }
@@ -215,6 +214,7 @@ bool SpillQueue::NextLoadWork(Work* work) {
     work->planes.count = work->count;
     PointIntoStaging(states_->spec(), piece.chunk, work->staged.payload, &work->planes);
     work->from = states_->weights().PutBytes(piece.chunk, begin);
+    work->moments = states_->weights().landing().From(piece.chunk, begin);
     if (chunk.is_split()) work->copy = states_->weights().PutHighBytes(piece.chunk, begin);
     return true;
   }
