@@ -16,6 +16,7 @@
 #include <torch/library.h>
 #include <torch/version.h>
 
+#include "base/checkpoint/checkpoint_files.h"
 #include "base/error_catalog.h"
 #include "base/point.h"
 #include "base/text/json_writer.h"
@@ -123,6 +124,36 @@ class Job : public torch::CustomClassHolder {
   }
   void Bind() { Require(Here()->Bind()); }
 
+  // numbers: version, optimizer_step, data_cursor, random_state, scaler_steps.
+  void BeginAt(const std::vector<int64_t>& numbers, double loss_scale) {
+    if (numbers.size() != 5)
+      Require(Status(ErrorId::kUsageError, "the step of a checkpoint has five numbers"));
+
+    const auto number = [&numbers](size_t i) { return static_cast<uint64_t>(numbers[i]); };
+    Require(Here()->BeginAt({.version = number(0),
+                             .optimizer_step = number(1),
+                             .data_cursor = number(2),
+                             .loss_scale = static_cast<float>(loss_scale),
+                             .scaler_steps = static_cast<uint32_t>(number(4)),
+                             .random_state = number(3)}));
+  }
+  std::tuple<std::string, std::vector<int64_t>> MomentsOf(int64_t index) {
+    const trainer::ModuleMoments moments = Here()->MomentsOf(static_cast<uint32_t>(index));
+    const std::vector<int64_t> planes(moments.planes.begin(), moments.planes.end());
+    return {NameOf(moments.form), planes};
+  }
+  void PutMoment(int64_t index, int64_t plane, const at::Tensor& words) {
+    Require(Here()->PutMoment(static_cast<uint32_t>(index), static_cast<uint32_t>(plane), words));
+  }
+  void BeginCheckpoint(const std::string& folder, int64_t keep, const std::string& program,
+                       const std::string& files) {
+    trainer::CheckpointOptions options;
+    options.dir = folder;
+    options.keep = static_cast<uint64_t>(keep);
+    Require(Here()->BeginCheckpoint(options, program, files));
+  }
+  void FinishCheckpoint() { Require(Here()->FinishCheckpoint()); }
+
   void BeginForward(bool training) { Require(Here()->BeginForward(training)); }
   void Check() { Require(Steps()->Check()); }
   void GradientArrived(int64_t index) { Require(Here()->Arrived(static_cast<uint32_t>(index))); }
@@ -207,7 +238,32 @@ std::string Version() {
   return TIDEPOOL_VERSION;
 }
 
-// The torch version that this library was compiled with: its classes differ between minor versions.
+// A checkpoint, or the newest whole one of a folder, as JSON: its path and what its manifest says
+// of the step; or an error, as last_error() has it.
+std::string CheckpointAt(const std::string& path, bool verify) {
+  const auto read = [&]() -> Result<std::string> {
+    std::string at = path;
+    TP_ASSIGN_OR_RETURN(const auto found, FindCheckpoints(path));
+    for (const FoundCheckpoint& each : found) {
+      if (each.state.ok()) at = each.path;
+    }
+    if (verify) TP_RETURN_IF_ERROR(VerifyCheckpoint(at));
+    TP_ASSIGN_OR_RETURN(const Manifest manifest, OpenCheckpoint(at));
+    const CheckpointStep& step = manifest.step;
+
+    JsonWriter json;
+    json.BeginObject().Field("path", at).Field("version", step.version);
+    json.Field("optimizer_step", step.optimizer_step).Field("data_cursor", step.data_cursor);
+    json.Field("random_state", step.random_state).Field("scaler_steps", step.scaler_steps);
+    json.Field("loss_scale", step.loss_scale);
+    return json.EndObject().Take();
+  };
+
+  Result<std::string> json = read();
+  return json.ok() ? std::move(json).value() : ErrorJson(json.status());
+}
+
+// The torch that this library was compiled with: its classes differ between minor versions.
 std::string TorchVersion() {
   return TORCH_VERSION;
 }
@@ -229,6 +285,11 @@ TORCH_LIBRARY(tidepool, library) {
       .def("put_order", &Job::PutOrder)
       .def("put", &Job::Put)
       .def("bind", &Job::Bind)
+      .def("begin_at", &Job::BeginAt)
+      .def("moments_of", &Job::MomentsOf)
+      .def("put_moment", &Job::PutMoment)
+      .def("begin_checkpoint", &Job::BeginCheckpoint)
+      .def("finish_checkpoint", &Job::FinishCheckpoint)
 
       .def("begin_forward", &Job::BeginForward)
       .def("check", &Job::Check)
@@ -245,6 +306,7 @@ TORCH_LIBRARY(tidepool, library) {
       .def("last_error", &Job::LastError);
   library.def("version() -> str", Version);
   library.def("torch_version() -> str", TorchVersion);
+  library.def("checkpoint_at(str path, bool verify) -> str", CheckpointAt);
 }
 
 }  // namespace tidepool::python

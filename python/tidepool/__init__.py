@@ -13,6 +13,8 @@ docs/python.md says what works, and what is refused and why.
 """
 
 from . import errors, optim
+from ._checkpoint import Loaded, load, save, saved
+from ._dcp import export_dcp
 from ._estimate import Estimate, estimate
 from ._gradients import gradient, keep_gradients
 from ._held import held
@@ -28,6 +30,7 @@ __all__ = [
     "FileError",
     "JobExists",
     "JobLost",
+    "Loaded",
     "Memory",
     "MemoryTooSmall",
     "NotFinite",
@@ -38,6 +41,7 @@ __all__ = [
     "close",
     "errors",
     "estimate",
+    "export_dcp",
     "from_pretrained",
     "gathered",
     "gradient",
@@ -45,9 +49,12 @@ __all__ = [
     "init",
     "keep_gradients",
     "leave",
+    "load",
     "memory",
     "optim",
+    "save",
     "save_pretrained",
+    "saved",
     "sealed_steps",
     "wrap",
 ]

@@ -12,7 +12,7 @@ import os
 import threading
 import traceback
 import weakref
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
 
 import torch
 from torch import nn
@@ -22,14 +22,13 @@ from ._compiled import WholeModel, watch_modules
 from ._gradients import KeptGradient
 from ._hooks import install, refuse_forward
 from ._library import new_job
-from ._meta import exchange, unbacked
 from ._options import Options, Rule
+from ._placed import Placed, ReadAhead, Weights
 from ._progress import Progress, waits_for
+from ._states import States
 from .errors import UsageError, call
 
 log = logging.getLogger("tidepool")
-
-Weights = Callable[[str], torch.Tensor]  # maps a parameter's name to its values, in host memory
 
 
 class Handle:
@@ -39,7 +38,8 @@ class Handle:
         self._model = weakref.ref(model)
         self.options = options
         self.weights = weights
-        self.state = "wrapped"  # then running, and finally closed or left
+        self.checkpoint: Optional[States] = None  # that a new job begins behind
+        self.state = "wrapped"  # then running, and at last closed or left
         self.told_of_casts = False
         self.kept_gradients: Dict[int, KeptGradient] = {}  # by parameter id
         self.whole = WholeModel(weakref.proxy(self))
@@ -83,7 +83,7 @@ class Handle:
 
         inputs = _profile.inputs_of(self.model, self.options.example)
         profile = _profile.profile(self.model, inputs, [*trained, *frozen], dtypes)
-        placed = _Placed(self.weights, dtypes, _device(self.options, place))
+        placed = Placed(self.weights, dtypes, _device(self.options, place), self.checkpoint)
         try:
             asked = f"asking memserver at {server[0] or _server.default_socket_dir()} for room"
             waits_for("starting a private memserver" if server[1] else asked, self.rank == 0)
@@ -98,7 +98,7 @@ class Handle:
 
         self.job, self.place, self.plan, self.slot, self.state = job, place, plan, slot, "running"
         self._members = {id(one.parameter) for one in (*trained, *frozen)}
-        self.weights = None
+        self.weights = self.checkpoint = None
         self._say_what_goes_on(is_private=server[1])
         self._remove_hooks()
         torch.autograd.set_multithreading_enabled(False)
@@ -200,7 +200,7 @@ def _begin(
     trained: Sequence[_check.Member],
     frozen: Sequence[_check.Member],
     group_of: Dict[int, int],
-    placed: "_Placed",
+    placed: Placed,
     profile: Optional[_profile.Profile],
     is_shown: bool,
 ) -> Tuple[Dict[str, Any], Dict[str, Any]]:
@@ -215,103 +215,22 @@ def _begin(
     if profile is not None:
         call(job, "foresee", profile.native)
     first = [trained[index] for index in profile.order if index < len(trained)] if profile is not None else trained
-    _ReadAhead(placed, first).advance(0)  # while the server prepares its memory
+    ReadAhead(placed, first).advance(0)  # while the server prepares its memory
     slot = json.loads(call(job, "open"))
     plan = json.loads(call(job, "plan"))  # after open: a resumed job has its own plan
     if not slot["resumed"]:
+        placed.begin(job)
         order = call(job, "put_order")
-        ahead = _ReadAhead(placed, [trained[index] for index in order])
+        ahead = ReadAhead(placed, [trained[index] for index in order])
         progress = Progress("weights to the server", sum(one.bytes for one in trained), is_shown)
         try:
             for index in order:
                 ahead.advance(trained[index].bytes)
-                call(job, "put", index, placed.values(trained[index]))
+                placed.put(job, index, trained[index])
                 progress.advance(trained[index].bytes, placed.shard(trained[index]))
         finally:
             progress.end()
     return plan, slot
-
-
-class _ReadAhead:
-    """Prefetches values from files, a limited number of bytes ahead."""
-
-    _BYTES = 256 << 20
-
-    def __init__(self, placed: "_Placed", members: Sequence[_check.Member]) -> None:
-        self._placed, self._left, self._ahead = placed, iter(members), 0
-
-    def advance(self, used: int) -> None:
-        """`used`: bytes of the parameter requested now."""
-        self._ahead -= used
-        while self._ahead < self._BYTES:
-            one = next(self._left, None)
-            if one is None:
-                return
-            self._placed.prefetch(one)
-            self._ahead += one.bytes
-
-
-class _Placed:
-    """While a job begins: the tensors replaced by those of the job; restored if the start fails."""
-
-    def __init__(self, weights: Optional[Weights], dtypes: Dict[int, torch.dtype], device: torch.device) -> None:
-        self._weights, self._dtypes, self._device = weights, dtypes, device
-        self._former: Dict[int, Tuple[str, nn.Parameter, nn.Parameter]] = {}
-
-    def undo(self) -> None:
-        for name, parameter, former in self._former.values():
-            try:
-                torch.utils.swap_tensors(parameter, former)
-            except RuntimeError:  # shared elsewhere: it gets uninitialised memory instead of none
-                parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
-                log.warning("the parameter %s has lost its values: make the model anew", name)
-        self._former.clear()
-
-    def place(self, one: _check.Member) -> None:
-        """Gives the parameter its dtype in the job and the job's device, without memory."""
-        parameter, dtype = one.parameter, self._dtypes[id(one.parameter)]
-        parameter.grad = None
-        if parameter.is_meta or parameter.dtype != dtype or parameter.device.type != self._device.type:
-            data = unbacked(parameter.shape, dtype, self._device)
-            self._former[id(parameter)] = one.name, parameter, exchange(one.name, parameter, data)
-
-    def prefetch(self, one: _check.Member) -> None:
-        """Announces that values in a file will be needed soon."""
-        tell = getattr(self._weights, "prefetch", None)
-        if tell is not None:
-            tell(one.name)
-
-    def shard(self, one: _check.Member) -> Tuple[int, int]:
-        """The number of the file with the values, from 1, and the number of files; (0, 0): none."""
-        tell = getattr(self._weights, "shard", None)
-        found: Tuple[int, int] = tell(one.name) if tell is not None else (0, 0)
-        return found
-
-    def values(self, one: _check.Member) -> torch.Tensor:
-        """The initial values, in host memory; a frozen parameter's in its dtype in the job."""
-        _, _, parameter = self._former.get(id(one.parameter), ("", None, one.parameter))
-        values = self._read(one.name, parameter).detach().to("cpu")
-        return (values if one.parameter.requires_grad else values.to(self._dtypes[id(one.parameter)])).contiguous()
-
-    def place_the_rest(self, model: nn.Module, members: Set[int]) -> None:
-        """Moves tensors that the job does not hold to the job's device, with values: weights that are not dense, and buffers."""
-        for name, parameter in model.named_parameters():
-            if id(parameter) not in members and (parameter.is_meta or parameter.device.type != self._device.type):
-                exchange(name, parameter, self._read(name, parameter).detach().to(self._device, copy=parameter.is_meta))
-        for module in model.modules():
-            for name, buffer in module._buffers.items():
-                if buffer is not None and buffer.device.type != self._device.type:
-                    module._buffers[name] = buffer.to(self._device)
-
-    def _read(self, name: str, parameter: torch.Tensor) -> torch.Tensor:
-        if not parameter.is_meta:
-            return parameter
-        assert self._weights is not None
-        values = self._weights(name)
-        if not isinstance(values, torch.Tensor) or values.shape != parameter.shape:
-            got = tuple(values.shape) if isinstance(values, torch.Tensor) else type(values).__name__
-            raise UsageError(f"the weights for {name} are {got}, and the parameter is {tuple(parameter.shape)}", where=name)
-        return values
 
 
 def _device(options: Options, place: Dict[str, Any]) -> torch.device:

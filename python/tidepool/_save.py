@@ -62,7 +62,7 @@ def _write(model: nn.Module, directory: str, tensors: Dict[str, torch.Tensor], v
     try:
         os.makedirs(directory, exist_ok=True)
         write(os.path.join(directory, "model.safetensors"), about, values)
-        _save_configuration(model, directory)
+        save_configuration(model, directory)
     except OSError as error:
         raise FileError(f"{directory} cannot be written: {error.strerror}", where=directory, id="SaveFailed") from error
 
@@ -76,7 +76,8 @@ def _main_dtype(model: nn.Module) -> torch.dtype:
     return max(counts, key=lambda dtype: counts[dtype], default=torch.float32)
 
 
-def _save_configuration(model: Any, directory: str) -> None:
+def save_configuration(model: Any, directory: str) -> None:
+    """Writes the configuration of a model of transformers; of another one nothing."""
     config = getattr(model, "config", None)
     if not hasattr(config, "save_pretrained"):
         return

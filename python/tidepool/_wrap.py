@@ -8,7 +8,7 @@ from typing import Any, Optional, Sequence, TypeVar, Union
 from torch import nn
 
 from . import _handle, _options
-from ._handle import Weights
+from ._placed import Weights
 from ._load import checkpoint
 from ._options import DTypeLike
 

@@ -127,6 +127,11 @@ def from_native(error: RuntimeError, job: Any = None) -> RuntimeError:
     return _again(_CLASS_OF.get(parts["id"], TidepoolError), *texts, parts["id"])
 
 
+def from_parts(parts: Dict[str, str]) -> "TidepoolError":
+    """The exception for an error that the op library has described."""
+    return _again(_CLASS_OF.get(parts["id"], TidepoolError), parts["what"], parts["where"], parts["why"], parts["fix"], parts["id"])
+
+
 def _again(kind: Type[TidepoolError], what: str, where: str, why: str, fix: str, id: str) -> TidepoolError:
     return kind(what, where=where, why=why, fix=fix, id=id)
 

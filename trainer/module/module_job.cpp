@@ -309,7 +309,7 @@ Status ModuleJob::Bind() {
   parts.gradients = GradientTeller::kCaller;
 
   const client::Attachment& granted = session_->service()->attachment();
-  const Version sealed = granted.weights_ready ? granted.sealed_version : 0;
+  const Version sealed = granted.weights_ready ? granted.sealed_version : begun_at_;
   TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_->layout, options, std::move(parts)));
   // Ranks whose profiles differ would meet in different collectives: each records its own order.
   if (profile_ && place_.world == 1)
@@ -352,6 +352,8 @@ Status ModuleJob::Arrived(uint32_t index) {
 
 Status ModuleJob::Close() {
   if (!session_) return {};
+  // What failed was said.
+  (void)FinishCheckpoint();
   // Operators and transfers work in the memory of the slot.
   steps_ = nullptr;
   engine_.reset();
@@ -363,6 +365,7 @@ Status ModuleJob::Close() {
 }
 
 void ModuleJob::Leave() {
+  if (session_) (void)FinishCheckpoint();
   cpus_.reset();
   steps_ = nullptr;
   engine_.reset();

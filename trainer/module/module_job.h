@@ -25,6 +25,7 @@
 #include "base/status.h"
 #include "client/admin/ask_layout.h"
 #include "trainer/cache/weight_put.h"
+#include "trainer/checkpoint/run_checkpoints.h"
 #include "trainer/engine/engine.h"
 #include "trainer/launch/rank_place.h"
 #include "trainer/layout/build_layout.h"
@@ -54,6 +55,13 @@ struct ModuleSlot {
   bool resumed = false;  // the server holds the weights of sealed step `version`
   Version version = 0;
   uint64_t pool_bytes = 0, rcache_bytes = 0;
+};
+
+// The moments of a parameter, as a checkpoint brings them: in which form they are kept, and their
+// planes, as client::Range has them.
+struct ModuleMoments {
+  StateForm form = StateForm::kF32;
+  std::vector<uint32_t> planes = {};
 };
 
 class ModuleJob {
@@ -88,10 +96,18 @@ class ModuleJob {
   // Puts the initial values of a trained parameter, of its shape and any floating type, in host
   // memory; copied before return. Errors: kUsageError, those of the server.
   Status Put(uint32_t index, const at::Tensor& values);
-  // Completes the puts, compares the ranks' initial weights, places the parameters in the rCache
-  // and watches their operators. Errors: those of TrainingEngine::Create, kUsageError (a parameter
-  // was not put, or ranks have put different values). From now on compute threads wait briefly
-  // while others, such as the server's workers, want the CPUs (trainer/threads).
+  // A new job goes on behind the step of a checkpoint: call it before the first Put, and put the
+  // moments of each parameter before its values. Errors: kUsageError, those of the server.
+  Status BeginAt(const client::BeginPoint& point);
+  // None of a parameter that is frozen, and before Open.
+  ModuleMoments MomentsOf(uint32_t index) const;
+  // `words`: one of 32 bits an element (base/formats/moment_words.h), in host memory. Errors: as
+  // Put.
+  Status PutMoment(uint32_t index, uint32_t plane, const at::Tensor& words);
+  // Ends the puts, compares the ranks' initial weights, places the parameters in the rCache and
+  // watches their operators. Errors: those of TrainingEngine::Create, kUsageError (a parameter was
+  // not put, or ranks have put different ones). From here on compute threads wait shortly while
+  // others, as the server's workers, want the CPUs (trainer/threads).
   Status Bind();
 
   // Set from Bind on, else null. BeginForward may replace it.
@@ -110,7 +126,16 @@ class ModuleJob {
   // kUsageError (a number that the rule does not accept; nothing has changed), kAbiMismatch.
   Result<client::Outcome> Step(std::span<const GroupNumbers> groups);
 
-  // Ends the job, all ranks together: the server frees its memory.
+  // One rank: begins the checkpoint of the last sealed step, which a process of its own writes
+  // (`program`; empty: the one in PATH) while training goes on. `files`: a directory whose files
+  // come into it; empty: none. Waits for the one before. Errors: kSaveFailed, kFileUnreadable, what
+  // ended the session.
+  Status BeginCheckpoint(const CheckpointOptions& options, const std::string& program,
+                         const std::string& files);
+  // Waits until it is written. Errors: kSaveFailed.
+  Status FinishCheckpoint();
+
+  // The job ends, all ranks together: the server gives its memory back.
   Status Close();
   // Detaches this process; the server keeps the job for a later start with resume=auto.
   void Leave();
@@ -149,6 +174,9 @@ class ModuleJob {
   std::unique_ptr<FrozenTensors> frozen_;  // until Bind
   std::unique_ptr<WeightPut> put_;         // of a new job, until Bind
   std::unique_ptr<TrainingEngine> engine_;
+  Version begun_at_ = 0;                  // the step of a checkpoint
+  CheckpointOptions checkpoint_options_;  // of the one below
+  std::unique_ptr<RunCheckpoints> checkpoints_;
   OpenSteps* steps_ = nullptr;
   std::unique_ptr<CpuWatch> cpus_;  // from Bind on; null if there is nothing to watch
 };
