@@ -95,12 +95,12 @@ def trainer_steps(folder, device):
     return [row["seconds"] for row in steps]
 
 
-def print_row(row, value, unit, against, ratio, target, spread=None):
-    print(json.dumps({"bench": "python", "row": row, "value": value, "unit": unit, "against": against, "ratio": ratio, "target": target,
+def print_row(row, value, unit, against, ratio, target, spread=None, bench="python"):
+    print(json.dumps({"bench": bench, "row": row, "value": value, "unit": unit, "against": against, "ratio": ratio, "target": target,
                       "holds": None if target is None else ratio >= target}), flush=True)
     if spread:
         low, _, high = statistics.quantiles(spread, n=4) if len(spread) > 1 else (spread[0],) * 3
-        print(json.dumps({"bench": "python", "row": row, "spread": [low, high], "samples": len(spread)}), flush=True)
+        print(json.dumps({"bench": bench, "row": row, "spread": [low, high], "samples": len(spread)}), flush=True)
     return target is None or ratio >= target
 
 
