@@ -29,6 +29,7 @@ SMALL = {
     "restart": ["--chunk-mebibytes", "1", "--kills", "1"],
     "step": ["--preset", "tiny", "--rounds", "1"],
     "jobs": ["--milliseconds", "100", "--rounds", "1"],
+    "pipeline": ["--model", "3b", "--steps", "1"],
     "chunks": ["--chunks", "200", "--elements", "64", "--rounds", "1"],
 }
 
