@@ -82,6 +82,7 @@ constexpr std::pair<const char*, const char*> kValues[] = {
     {"--plan", "zero2"},
     {"--pipeline", "2"},
     {"--topology", "topology.toml"},
+    {"--columns", "2"},
     {"--gpu-states", "1GiB"},
     {"--accumulate", "2"},
     {"--data", "text"},

@@ -32,11 +32,21 @@ Status CheckNoAdapters(const RunOptions& options) {
 }
 
 uint32_t ColumnsOf(const RunOptions& options, uint32_t world) {
-  return options.pipeline.stages.empty() ? world : 1;
+  return options.pipeline.stages.empty() ? world : options.pipeline.columns;
+}
+
+uint32_t ColumnOfRank(const RunOptions& options, uint32_t world, Rank rank) {
+  return rank / (world / ColumnsOf(options, world));
 }
 
 Status CheckPipelineRun(const RunOptions& options, const GptShape& shape, uint32_t world) {
   if (options.pipeline.stages.empty()) {
+    if (options.pipeline.columns != 1) {
+      return Status(ErrorId::kUsageError, "--columns says nothing without --pipeline")
+          .Where("--columns " + std::to_string(options.pipeline.columns))
+          .Fix("add --pipeline auto, or leave --columns out: each rank trains its own sequences");
+    }
+
     if (options.pipeline.topology_file.empty()) return {};
     return Status(ErrorId::kUsageError, "--topology says nothing without --pipeline")
         .Where("--topology " + options.pipeline.topology_file)
@@ -45,6 +55,16 @@ Status CheckPipelineRun(const RunOptions& options, const GptShape& shape, uint32
 
   TP_ASSIGN_OR_RETURN(const uint32_t stages, StagesOf(options.pipeline.stages));
   TP_RETURN_IF_ERROR(CheckNoAdapters(options));
+  const uint32_t columns = options.pipeline.columns;
+  if (columns == 0 || world % columns != 0) {
+    return Status(ErrorId::kUsageError, std::to_string(world) + " ranks are not " +
+                                            std::to_string(columns) +
+                                            " columns of as many ranks each")
+        .Where("--columns " + std::to_string(columns))
+        .Fix("give a number that divides the number of ranks, or leave --columns out");
+  }
+
+  const uint32_t width = world / columns;
   if (stages > shape.layers) {
     return Refused(options, std::to_string(stages) + " stages, and the model has " +
                                 std::to_string(shape.layers) + " layers")
@@ -52,22 +72,19 @@ Status CheckPipelineRun(const RunOptions& options, const GptShape& shape, uint32
         .Fix("give at most --pipeline " + std::to_string(shape.layers));
   }
 
-  if (stages > 0 && stages < world) {
-    return Refused(options, std::to_string(stages) + " stages for " + std::to_string(world) +
+  if (stages > 0 && stages < width) {
+    return Refused(options, std::to_string(stages) + (stages == 1 ? " stage" : " stages") +
+                                " for " + std::to_string(width) +
                                 " ranks: some would have nothing to do")
-        .Fix("give at least --pipeline " + std::to_string(world) + ", or fewer ranks");
+        .Fix("give at least --pipeline " + std::to_string(width) +
+             ", or fewer ranks, or more --columns");
   }
 
-  if (world > 1 && shape.form != ModelForm::kGpt2) {
-    return Refused(options,
-                   "a pipeline over several ranks is there for GPT-2's form of model alone")
-        .Why("a head of its own would lie with the last stage, and ranks exchange the token table")
-        .Fix("start one rank, or leave --pipeline out");
-  }
-  if (world > shape.layers) {
-    return Refused(options, std::to_string(world) + " ranks, and the model has " +
+  if (width > shape.layers) {
+    return Refused(options, std::to_string(width) + " ranks, and the model has " +
                                 std::to_string(shape.layers) + " layers: some would have no stage")
-        .Fix("start at most " + std::to_string(shape.layers) + " ranks, or leave --pipeline out");
+        .Fix("start at most " + std::to_string(shape.layers) +
+             " ranks, or give --columns, or leave --pipeline out");
   }
 
   if (options.memory.rcache == "auto") {

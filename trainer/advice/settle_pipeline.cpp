@@ -120,26 +120,27 @@ Result<Asked> AskedFor(const RunOptions& options, uint32_t ranks) {
 
   question.model.shape = plan.shape;
   question.model.dtype = plan.layout.dtype;
-  question.model.sequences = options.data.batch;
+  question.model.sequences = std::max<uint64_t>(1, options.data.batch / options.pipeline.columns);
   question.model.tokens = options.data.context > 0 ? options.data.context : plan.shape.context;
   question.model.checkpointing = options.model.activation_checkpointing;
   TP_ASSIGN_OR_RETURN(question.model.profile, ProfileOf(question.model));
   return asked;
 }
 
-// Stages are assigned to ranks in the order of the mapping. A single rank computes all, whatever
-// the topology.
-Status PlaceStages(const PipelineWay& way, uint32_t world, PipelineOptions* pipeline) {
+// Stages follow each other over the ranks of a column, `width` of them, in the order of the
+// mapping. One rank computes all, whatever the topology has.
+Status PlaceStages(const PipelineWay& way, uint32_t width, PipelineOptions* pipeline) {
   const std::vector<uint32_t>& order = way.task.order;
-  if (world > 1 && order.size() != world) {
+  if (width > 1 && order.size() != width) {
     return Status(ErrorId::kUsageError, std::to_string(order.size()) +
-                                            " GPUs in the topology, and " + std::to_string(world) +
+                                            " GPUs in the topology, and " + std::to_string(width) +
                                             " ranks")
         .Where("--topology " + pipeline->topology_file)
-        .Why("a pipeline has one rank a GPU")
-        .Fix("start as many ranks as the topology has GPUs, or leave --topology out");
+        .Why("a pipeline has one rank a GPU, and each of several columns is one")
+        .Fix("start as many ranks a column as the topology has GPUs, or leave --topology out");
   }
 
+  const uint32_t world = width * pipeline->columns;
   if (world > 1 && way.partition.ends.size() > kStagesOfRanksMax) {
     return Status(ErrorId::kUsageError, std::to_string(way.partition.ends.size()) + " stages on " +
                                             std::to_string(world) + " ranks")
@@ -152,7 +153,7 @@ Status PlaceStages(const PipelineWay& way, uint32_t world, PipelineOptions* pipe
   pipeline->ends = way.partition.ends;
   pipeline->ranks.clear();
   for (size_t stage = 0; stage < pipeline->ends.size(); ++stage)
-    pipeline->ranks.push_back(world > 1 ? order[stage % world] : 0);
+    pipeline->ranks.push_back(width > 1 ? order[stage % width] : 0);
   return {};
 }
 
@@ -164,12 +165,13 @@ Status SettleStages(RunOptions* options, const RankPlace& place) {
   whole.memory.rcache = "100%";
   TP_ASSIGN_OR_RETURN(const RunPlan plan, MakeRunPlan(whole, place.world, place.rank, "pipeline"));
   TP_RETURN_IF_ERROR(CheckPipelineRun(*options, plan.shape, place.world));
-  TP_ASSIGN_OR_RETURN(Asked asked, AskedFor(*options, place.world));
+  const uint32_t columns = options->pipeline.columns, width = place.world / columns;
+  TP_ASSIGN_OR_RETURN(Asked asked, AskedFor(*options, width));
   const bool is_auto = asked.question.stages == 0;
 
   for (;;) {
     TP_ASSIGN_OR_RETURN(const PipelineAdvice advice, AdvisePipeline(asked.question));
-    TP_RETURN_IF_ERROR(PlaceStages(advice.best(), place.world, &options->pipeline));
+    TP_RETURN_IF_ERROR(PlaceStages(advice.best(), width, &options->pipeline));
     const auto stages = static_cast<uint32_t>(options->pipeline.ends.size());
     if (!is_auto || stages == plan.shape.layers) return {};
     // A given rCache may be too small for the largest stage.

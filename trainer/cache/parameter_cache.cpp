@@ -76,7 +76,8 @@ ParameterCache::ParameterCache(CacheSetup setup)
     : service_(setup.service),
       layout_(*setup.layout),
       chunks_({setup.layout, setup.rank, setup.service, std::move(setup.groups), setup.clock,
-               setup.streams, setup.options.tail_bytes, setup.options.exchange}),
+               setup.streams, setup.options.tail_bytes, setup.options.exchange,
+               setup.options.f32_sums}),
       pass_(&chunks_, setup.rank, setup.options, std::move(setup.policies)),
       gradients_(&chunks_, &pass_, setup.rank) {}
 

@@ -13,6 +13,13 @@ client::Range PipelineSetup::ShardRange(ChunkId chunk, const std::byte* block) c
   return range;
 }
 
+client::Range PipelineSetup::SubmitRange(ChunkId chunk, const std::byte* block) const {
+  client::Range range = ShardRange(chunk, block);
+  range.rcache_offset = static_cast<uint64_t>(block - service->attachment().rcache) +
+                        range.element_begin * BytesOf(SubmitType(chunk));
+  return range;
+}
+
 client::Range PipelineSetup::FetchRange(ChunkId chunk, const std::byte* block) const {
   if (exchange == Exchange::kSharded) return ShardRange(chunk, block);
   client::Range range;

@@ -47,6 +47,7 @@ struct PipelineSetup {  // all must outlive the pipeline
   CacheStreams streams = {};
   uint64_t tail_bytes = 0;  // at the end of the rCache, used by others
   Exchange exchange = Exchange::kSharded;
+  bool f32_sums = false;  // gradients are handed in as fp32, whatever their chunks are
 
   // The group that shares the chunk; null if this rank has it alone.
   Collective* GroupOf(ChunkId chunk) const { return groups[layout->chunks[chunk].data_group]; }
@@ -54,7 +55,9 @@ struct PipelineSetup {  // all must outlive the pipeline
   client::Range ShardRange(ChunkId chunk, const std::byte* block) const;
   // The range of a fetch: that shard, or the whole chunk.
   client::Range FetchRange(ChunkId chunk, const std::byte* block) const;
-  // Whether a fetch is followed (below: a submission is preceded) by an operation of the group.
+  // What a submission hands in of the block: this rank's shard.
+  client::Range SubmitRange(ChunkId chunk, const std::byte* block) const;
+  // Whether a fetch, or a submission, is followed, or preceded, by an operation of the group.
   bool Gathers(ChunkId chunk) const {
     return exchange == Exchange::kSharded && layout->ShardCount(chunk) > 1;
   }
@@ -66,7 +69,14 @@ struct PipelineSetup {  // all must outlive the pipeline
   BlockView View(std::byte* block, const OperationName& name) const {
     return {block, layout->ShardElements(name.chunk), layout->chunks[name.chunk].dtype, name};
   }
-  // The groups compare their orders of operations. Errors: kCollectiveFailed.
+  // The same of gradients.
+  BlockView SubmitView(std::byte* block, const OperationName& name) const {
+    return {block, layout->ShardElements(name.chunk), SubmitType(name.chunk), name};
+  }
+  DType SubmitType(ChunkId chunk) const {
+    return f32_sums ? DType::kF32 : layout->chunks[chunk].dtype;
+  }
+  // The groups compare what they started. Errors: kCollectiveFailed.
   Status CompareOrders() const;
 };
 

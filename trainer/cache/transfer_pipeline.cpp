@@ -53,7 +53,7 @@ bool TransferPipeline::StartAtServer(Op* op) {
   if (at_server_ >= kTicketsUsed) return false;
   Result<client::Ticket> ticket =
       op->fetch ? service_->StartFetch(setup_.FetchRange(op->chunk, op->block), op->wanted)
-                : service_->StartSubmitGradient(setup_.ShardRange(op->chunk, op->block),
+                : service_->StartSubmitGradient(setup_.SubmitRange(op->chunk, op->block),
                                                 op->wanted.version, op->micro_batch);
   if (Latch(ticket.status())) return false;
 
@@ -78,7 +78,8 @@ bool TransferPipeline::StartInGroup(Op* op) {
   if (op->fetch ? !setup_.Gathers(op->chunk) : !setup_.Reduces(op->chunk)) return true;
 
   Collective* group = setup_.GroupOf(op->chunk);
-  const BlockView view = setup_.View(op->block, op->name);
+  const BlockView view =
+      op->fetch ? setup_.View(op->block, op->name) : setup_.SubmitView(op->block, op->name);
   const uint64_t sent = (group->world() - 1) * view.shard_bytes();
   op->ticket = op->fetch ? group->StartAllGather(view) : group->StartReduceScatter(view);
   (op->fetch          ? CountOf(*op).gathered

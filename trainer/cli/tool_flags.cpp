@@ -91,6 +91,13 @@ void AddStageFlags(CLI::App* app, PipelineOptions* o) {
           ->type_name("auto|STAGES")
           ->excludes("--plan");
 
+  app->add_option("--columns", o->columns,
+                  "with --pipeline: pipelines side by side, which share the ranks and --batch "
+                  "equally")
+      ->group(group)
+      ->type_name("N")
+      ->capture_default_str();
+
   app->add_option("--topology", o->topology_file,
                   "with --pipeline: the machine that the stages are planned for (docs/planning.md)")
       ->group(group)

@@ -207,8 +207,12 @@ Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end,
   planned_traffic_.clear();
   if (cache_->plan() != nullptr) {
     planned_traffic_ = GroupTrafficOf(*cache_->plan(), layout_, options_.cache.exchange);
-    for (size_t group = 0; group < options_.sum_bytes.size(); ++group)
+    // Ranks of a group exchange all shards but their own.
+    for (size_t group = 0; group < options_.sum_bytes.size(); ++group) {
       planned_traffic_[group].handed_in += options_.sum_bytes[group];
+      planned_traffic_[group].scattered +=
+          options_.sum_bytes[group] * (layout_.data_groups[group].size() - 1);
+    }
   }
 
   TP_RETURN_IF_ERROR(cache_->FinishStep());

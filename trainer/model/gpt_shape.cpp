@@ -149,10 +149,14 @@ std::vector<ParameterNote> GptParameters(const GptShape& shape) {
   return notes;
 }
 
+bool HasTiedHead(const GptShape& shape) {
+  return shape.form != ModelForm::kLlama || shape.llama.tied;
+}
+
 std::pair<uint32_t, uint32_t> GptBlocksOf(const std::string& name, const GptShape& shape) {
   const uint32_t last = shape.layers - 1;
   const bool is_llama = shape.form == ModelForm::kLlama;
-  if (name == TokenTableName(shape)) return {0, is_llama && !shape.llama.tied ? 0 : last};
+  if (name == TokenTableName(shape)) return {0, HasTiedHead(shape) ? last : 0};
   if (name.starts_with("wpe.")) return {0, 0};
 
   const std::string_view blocks = is_llama ? "model.layers." : "h.";

@@ -9,15 +9,15 @@ namespace {
 
 using Kind = StageMessage::Kind;
 
-// The link that carries this message.
-LinkSpec SpecOf(const StageCuts& cuts, const StageMessage& message) {
-  const Rank here = cuts.RankOf(message.stage), first = cuts.RankOf(0),
-             last = cuts.RankOf(cuts.stages() - 1);
+// The link that a message of this kind goes over, in a column.
+LinkSpec SpecOf(const StageCuts& cuts, uint32_t column, const StageMessage& message) {
+  const auto rank_of = [&](uint32_t stage) { return cuts.RankOf(stage, column); };
+  const Rank here = rank_of(message.stage), first = rank_of(0), last = rank_of(cuts.stages() - 1);
 
   LinkSpec spec;
   switch (message.kind) {
-    case Kind::kOutput: spec = {"stages", here, cuts.RankOf(message.stage + 1)}; break;
-    case Kind::kGradient: spec = {"stages", here, cuts.RankOf(message.stage - 1)}; break;
+    case Kind::kOutput: spec = {"stages", here, rank_of(message.stage + 1)}; break;
+    case Kind::kGradient: spec = {"stages", here, rank_of(message.stage - 1)}; break;
     case Kind::kHead: spec = {"ends", first, last}; break;
     case Kind::kHeadPart: spec = {"ends", last, first}; break;
   }
@@ -44,19 +44,22 @@ std::string StageMessage::Name() const {
 
 std::vector<LinkSpec> LinksOf(const StageCuts& cuts) {
   std::vector<LinkSpec> links;
-  const auto add = [&](const StageMessage& message) {
-    LinkSpec spec = SpecOf(cuts, message);
+  const auto add = [&](uint32_t column, const StageMessage& message) {
+    LinkSpec spec = SpecOf(cuts, column, message);
     const bool is_there = std::any_of(links.begin(), links.end(),
                                       [&](const LinkSpec& one) { return SameLink(one, spec); });
     if (spec.from != spec.to && !is_there) links.push_back(std::move(spec));
   };
 
-  for (uint32_t stage = 0; stage + 1 < cuts.stages(); ++stage) {
-    add({.kind = Kind::kOutput, .stage = stage});
-    add({.kind = Kind::kGradient, .stage = stage + 1});
+  for (uint32_t column = 0; column < cuts.columns; ++column) {
+    for (uint32_t stage = 0; stage + 1 < cuts.stages(); ++stage) {
+      add(column, {.kind = Kind::kOutput, .stage = stage});
+      add(column, {.kind = Kind::kGradient, .stage = stage + 1});
+    }
+    if (!cuts.is_tied) continue;
+    add(column, {.kind = Kind::kHead});
+    add(column, {.kind = Kind::kHeadPart});
   }
-  add({.kind = Kind::kHead});
-  add({.kind = Kind::kHeadPart});
   return links;
 }
 
@@ -71,7 +74,7 @@ StageLinks::~StageLinks() {
 }
 
 RankLink* StageLinks::LinkFor(const StageMessage& message) const {
-  const LinkSpec wanted = SpecOf(plan_.cuts, message);
+  const LinkSpec wanted = SpecOf(plan_.cuts, plan_.cuts.ColumnOf(plan_.rank), message);
   const auto found = std::find_if(specs_.begin(), specs_.end(),
                                   [&](const LinkSpec& one) { return SameLink(one, wanted); });
   TP_CHECK(found != specs_.end(), "there is a link between ranks whose stages follow each other");

@@ -43,9 +43,11 @@ void PlaceSums(const ChunkLayout& layout, StagePlan* plan) {
   std::vector<uint32_t> open(plan->stages(), 0);
   for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
     if (!layout.IsMember(chunk, plan->rank)) continue;
-    const uint64_t bytes = layout.chunks[chunk].elements * BytesOf(plan->SumType(layout, chunk));
-    plan->sum_bytes += bytes;
-    plan->sum_bytes_of_group[layout.chunks[chunk].data_group] += bytes;
+    const uint64_t element = BytesOf(plan->SumType(layout, chunk)),
+                   bytes = layout.chunks[chunk].elements * element,
+                   shard = layout.ShardElements(chunk) * element;
+    plan->sum_bytes += shard;
+    plan->sum_bytes_of_group[layout.chunks[chunk].data_group] += shard;
 
     if (layout.chunks[chunk].resident) {
       plan->sum_at[chunk] = plan->rooms_at;
@@ -68,6 +70,12 @@ uint32_t StageCuts::StageOf(uint32_t layer) const {
   const auto found = std::upper_bound(ends.begin(), ends.end(), layer);
   TP_CHECK(found != ends.end(), "every layer belongs to a stage");
   return static_cast<uint32_t>(found - ends.begin());
+}
+
+std::vector<Rank> StageCuts::RanksOf(uint32_t stage) const {
+  std::vector<Rank> members;
+  for (uint32_t column = 0; column < columns; ++column) members.push_back(RankOf(stage, column));
+  return members;
 }
 
 StagePlan MakeStagePlan(const ChunkLayout& layout, std::span<const StageSpan> layers,
@@ -100,7 +108,7 @@ uint64_t SentBytesOf(const StagePlan& plan, const StageSizes& sizes) {
     tensors += plan.Owns(stage) != plan.Owns(stage + 1);
 
   uint64_t bytes = tensors * sizes.boundary * plan.micro_batches;
-  if (plan.HoldsBothEnds()) return bytes;
+  if (!plan.SharesHead()) return bytes;
   return bytes + sizes.embedding * (plan.Owns(0) ? 1 : plan.micro_batches);
 }
 

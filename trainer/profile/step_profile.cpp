@@ -58,12 +58,13 @@ void RunStages(const ProfileTask& task, const at::Tensor& inputs, const at::Tens
                        options.dtype(TypeOf(task.dtype)));
     };
     work.send = [](bool, uint32_t, uint32_t, const at::Tensor&) {};
-    // The last stage's rank has a copy of the token embedding if another rank has the first stage.
-    if (own.back() && !own.front()) {
+    // The last stage's rank has a copy of the token embedding where another one has the first.
+    const bool is_tied = HasTiedHead(task.shape);
+    if (is_tied && own.back() && !own.front()) {
       const at::Tensor& embedding = model->token_embedding();
       model->SetHead(at::empty(embedding.sizes(), embedding.options()).requires_grad_(true));
     }
-    if (own.front() && !own.back()) {
+    if (is_tied && own.front() && !own.back()) {
       const at::NoGradGuard no_gradients;
       const at::Tensor copy = model->token_embedding().clone();
     }

@@ -61,8 +61,11 @@ std::string DescribeStages(const RunPlan& plan) {
   for (uint32_t stage = 0; stage < stages.stages(); ++stage) {
     const uint32_t first = stage == 0 ? 0 : stages.cuts.ends[stage - 1];
     layers += (stage == 0 ? "" : " + ") + std::to_string(stages.cuts.ends[stage] - first);
-    if (plan.layout.world > 1)
-      layers += " (rank " + std::to_string(stages.cuts.RankOf(stage)) + ")";
+    if (plan.layout.world == 1) continue;
+    std::string ranks;
+    for (const Rank rank : stages.cuts.RanksOf(stage))
+      ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+    layers += (stages.cuts.columns > 1 ? " (ranks " : " (rank ") + ranks + ")";
   }
 
   return "stages of " + layers +

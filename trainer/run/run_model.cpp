@@ -106,6 +106,7 @@ Status RunModel::MakeEngine() {
 Status RunModel::MakeStagedEngine(EngineOptions engine, EngineParts parts) {
   const StagePlan& stages = *parts_.plan.stages;
   engine.cache.tail_bytes = stages.tail_bytes;
+  engine.cache.f32_sums = stages.micro_batches > 1;
   engine.sum_bytes = stages.sum_bytes_of_group;
   // rCache memory beyond one stage is for the next stage.
   if (engine.cache.prefetch_depth > 0)
@@ -114,7 +115,7 @@ Status RunModel::MakeStagedEngine(EngineOptions engine, EngineParts parts) {
 
   sums_.emplace(&parts_.plan.layout, &stages);
   if (parts_.plan.layout.world > 1) links_.emplace(&stages, parts_.session->links());
-  if (stages.Owns(stages.stages() - 1) && !stages.HoldsBothEnds()) {
+  if (stages.Owns(stages.stages() - 1) && stages.SharesHead()) {
     const at::Tensor& embedding = model_->token_embedding();
     head_ = at::empty(embedding.sizes(), embedding.options()).requires_grad_(true);
     model_->SetHead(head_);
@@ -200,7 +201,7 @@ Result<StagedBytes> RunModel::StagedStep(Version version, std::span<const Batch>
 
   work.begins = [&](bool backward, uint32_t stage, uint32_t micro_batch) {
     if (backward) sums_->BeginBackward(stage, micro_batch);
-    if (backward && stage == 0 && !plan.HoldsBothEnds()) pass.failed = TakeHeadPart(micro_batch);
+    if (backward && stage == 0 && plan.SharesHead()) pass.failed = TakeHeadPart(micro_batch);
     if (trace_ == nullptr) return;
     trace_->step()->Compute((backward ? "backward " : "forward ") + std::to_string(micro_batch) +
                             " of stage " + std::to_string(stage));
@@ -242,7 +243,7 @@ at::Tensor RunModel::StagedLoss(const Batch& batch) {
 // order (trainer/profile/step_profile.cpp).
 Status RunModel::ShareHead() {
   const StagePlan& plan = *parts_.plan.stages;
-  if (!links_ || plan.HoldsBothEnds()) return {};
+  if (!links_ || !plan.SharesHead()) return {};
   const at::NoGradGuard no_gradients;
   const StageMessage message{.kind = StageMessage::Kind::kHead};
   const bool is_old = std::exchange(head_is_old_, false);

@@ -91,8 +91,13 @@ Result<uint64_t> BlockBytesOf(const ChunkLayout& layout, const std::string& rcac
   return std::min(size.value(), plan.resident_bytes + all) - plan.resident_bytes;
 }
 
-StageCuts CutsOf(const RunOptions& options) {
-  return {.ends = options.pipeline.ends, .ranks = options.pipeline.ranks};
+StageCuts CutsOf(const RunOptions& options, const GptShape& shape, uint32_t world) {
+  const uint32_t columns = options.pipeline.columns;
+  return {.ends = options.pipeline.ends,
+          .ranks = options.pipeline.ranks,
+          .columns = columns,
+          .width = world / columns,
+          .is_tied = HasTiedHead(shape)};
 }
 
 // Makes a data group per stage. Parameters keep the order of the notes, as with one rank, so that
@@ -100,7 +105,7 @@ StageCuts CutsOf(const RunOptions& options) {
 void GroupByStage(const StageCuts& cuts, const GptShape& shape, std::vector<ParameterNote>* notes,
                   LayoutOptions* layout) {
   for (uint32_t stage = 0; stage < cuts.stages(); ++stage)
-    layout->data_groups.push_back({cuts.RankOf(stage)});
+    layout->data_groups.push_back(cuts.RanksOf(stage));
   for (ParameterNote& note : *notes)
     note.data_group = cuts.StageOf(GptBlocksOf(note.name, shape).first);
   layout->fuses_small = false;
@@ -151,7 +156,7 @@ Result<ChunkLayout> LayoutOf(const GptShape& shape, const LoraShape& lora,
   layout.world = world;
   layout.data_groups = ExpertDataGroups(shape.moe, world);
   if (!options.pipeline.ends.empty() && world > 1)
-    GroupByStage(CutsOf(options), shape, &notes, &layout);
+    GroupByStage(CutsOf(options, shape, world), shape, &notes, &layout);
 
   if (options.memory.chunk_size == kChunkByTraffic) {
     TP_ASSIGN_OR_RETURN(const ChunkLayout first, BuildLayout(notes, layout));
@@ -170,7 +175,8 @@ StagePlan StagesIn(const ChunkLayout& layout, const GptShape& shape, const RunOp
     const auto [first, last] = GptBlocksOf(parameter.name, shape);
     layers.push_back({first, last});
   }
-  return MakeStagePlan(layout, layers, CutsOf(options), options.training.micro_batches, rank);
+  return MakeStagePlan(layout, layers, CutsOf(options, shape, layout.world),
+                       options.training.micro_batches, rank);
 }
 
 // All ranks of a job have rCaches of equal size: that of the rank that needs the most.

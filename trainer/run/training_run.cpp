@@ -98,7 +98,7 @@ Result<TrainTask> TrainingRun::MakeTask() {
   task.engine = model_->engine();
   task.world = session_->world();
   task.columns = ColumnsOf(options_, place_.world);
-  task.column = place_.rank % task.columns;
+  task.column = ColumnOfRank(options_, place_.world, place_.rank);
   task.loss = [this](const Batch& batch) { return model_->Loss(batch); };
 
   if (plan_.stages) {

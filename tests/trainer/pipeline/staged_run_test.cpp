@@ -2,252 +2,20 @@
 // through the whole model: losses, norms, weights. And it moves what the theory says.
 //
 // TIDEPOOL_ALL_STAGES: all combinations in place of a covering set.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <torch/utils.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <numeric>
-#include <ostream>
+#include <string>
+#include <vector>
 
-#include "base/clock.h"
-#include "base/random.h"
-#include "base/unique_fd.h"
-#include "trainer/plan/replay.h"
-#include "tests/trainer/parity/served_ranks.h"
+#include "tests/trainer/pipeline/staged_ranks.h"
+#include "trainer/pipeline/stage_links.h"
 #include "trainer/pipeline/staged_step.h"
-#include "trainer/run/run_device.h"
-#include "trainer/run/run_model.h"
 
 namespace tidepool::trainer {
 namespace {
-
-constexpr uint64_t kSteps = 3, kSequences = 2, kTokens = 8;
-
-struct Combination {
-  uint32_t stages, micro_batches;
-  const char* dtype;
-  bool clips = true, recomputes = false;
-  // Blocks of the rCache: "25%" gives what two stages need; 0: exactly one stage.
-  bool tight = false;
-  uint32_t ranks = 1;
-  friend std::ostream& operator<<(std::ostream& out, const Combination& c) {
-    return out << c.stages << " stages, " << c.micro_batches << " micro-batches, " << c.dtype
-               << (c.clips ? ", clipped" : "") << (c.recomputes ? ", recomputed" : "")
-               << (c.tight ? ", one stage fits" : "") << ", ranks: " << c.ranks;
-  }
-};
-
-GptShape Shape() {
-  return {.name = "deep", .vocab = 64, .context = 16, .layers = 8, .heads = 2, .hidden = 32};
-}
-
-RunOptions OptionsOf(const Combination& c) {
-  RunOptions options;
-  options.model.dtype = c.dtype;
-  options.model.activation_checkpointing = c.recomputes;
-  options.data.context = kTokens;
-  options.data.batch = kSequences;
-  options.training.micro_batches = c.micro_batches;
-  options.optimizer.clip = c.clips ? 0.5F : 0.0F;
-  options.memory.chunk_size = "16KiB";
-  options.device.threads = 1;
-  return options;
-}
-
-// Stages as equal as can be; the first ones are larger. Ranks take them in turn, the last rank
-// first, so that an order that is not the ranks' own is tried.
-void Cut(uint32_t stages, uint32_t ranks, RunOptions* options) {
-  options->pipeline.stages = std::to_string(stages);
-  for (uint32_t stage = 1; stage <= stages; ++stage)
-    options->pipeline.ends.push_back((Shape().layers * stage + stages - 1) / stages);
-  for (uint32_t stage = 0; stage < stages; ++stage)
-    options->pipeline.ranks.push_back(ranks - 1 - stage % ranks);
-}
-
-std::vector<Batch> BatchesOf(uint64_t step, uint32_t micro_batches) {
-  std::vector<Batch> batches(micro_batches);
-  SplitMix64 random(step);
-  for (Batch& batch : batches) {
-    batch.sequences = kSequences;
-    batch.tokens = kTokens;
-    for (uint64_t i = 0; i < kSequences * kTokens; ++i) {
-      batch.inputs.push_back(static_cast<int64_t>(random.Below(64)));
-      batch.targets.push_back(static_cast<int64_t>(random.Below(64)));
-    }
-  }
-  return batches;
-}
-
-struct Outcomes {
-  std::vector<double> losses, held_out, norms;
-  std::vector<StepTraffic> moved;  // by step
-  std::vector<GroupTraffic> planned;
-  std::map<std::string, std::vector<float>> weights;
-  RunPlan plan;
-  AccessSchedule order;         // of a step
-  uint64_t chunks_fetched = 0;  // in the last step
-  StagedBytes bytes;            // likewise
-};
-
-// One rank of a run, or the only one.
-class OneRank {
- public:
-  OneRank(RunOptions options, const ServedPlace& at, Outcomes* outcomes)
-      : options_(std::move(options)), at_(at), outcomes_(outcomes) {}
-
-  Status Run() {
-    at::set_num_threads(1);
-    TP_ASSIGN_OR_RETURN(plan_,
-                        MakeRunPlan(Shape(), options_, at_.place.world, at_.place.rank, "staged"));
-    SessionTask task{.server = options_.server,
-                     .job = options_.job,
-                     .spec = plan_.spec,
-                     .groups = plan_.layout.data_groups};
-    if (plan_.stages) task.links = LinksOf(plan_.stages->cuts);
-    TP_ASSIGN_OR_RETURN(session_, at_.Open(std::move(task)));
-    TP_ASSIGN_OR_RETURN(const auto device, RunDevice::Open(options_.device, at_.place, &clock_));
-    TP_RETURN_IF_ERROR(Make(device.get()));
-    TP_RETURN_IF_ERROR(model_->LoadWeights());
-    TP_RETURN_IF_ERROR(Evaluate(0));
-    for (uint64_t step = 0; step < kSteps; ++step) TP_RETURN_IF_ERROR(Step(step));
-    TP_RETURN_IF_ERROR(Evaluate(kSteps));
-    if (at_.place.rank == 0) TP_RETURN_IF_ERROR(Save());
-    outcomes_->plan = plan_;
-    outcomes_->order = model_->engine()->cache().schedule(PassKind::kTrain);
-    model_.reset();
-    return session_->Close();
-  }
-
- private:
-  // Ranks are threads here, and one that profiles has LibTorch for itself.
-  Status Make(RunDevice* device) {
-    static std::mutex alone;
-    TP_RETURN_IF_ERROR(session_->world()->Barrier());
-    {
-      const std::lock_guard lock(alone);
-      TP_ASSIGN_OR_RETURN(model_, RunModel::Make({.options = options_,
-                                                  .plan = plan_,
-                                                  .device = device,
-                                                  .session = session_.get(),
-                                                  .clock = &clock_}));
-    }
-    return session_->world()->Barrier();
-  }
-
-  Status Step(uint64_t step) {
-    const CacheCounters before = model_->engine()->cache().counters();
-    const std::vector<Batch> batches = BatchesOf(
-        step, plan_.stages ? plan_.stages->micro_batches : options_.training.micro_batches);
-    const double factor = 1.0 / static_cast<double>(batches.size());
-    if (plan_.stages) {
-      TP_ASSIGN_OR_RETURN(outcomes_->bytes, model_->StagedStep(step, batches, factor));
-    } else {
-      for (uint32_t i = 0; i < batches.size(); ++i)
-        TP_RETURN_IF_ERROR(model_->engine()->RunMicroBatch(
-            step, i, [&] { return model_->Loss(batches[i]); }, factor));
-    }
-    TP_ASSIGN_OR_RETURN(const std::vector<double> losses, model_->engine()->TakeLosses());
-    outcomes_->losses.insert(outcomes_->losses.end(), losses.begin(), losses.end());
-    TP_ASSIGN_OR_RETURN(const client::Outcome sealed,
-                        model_->engine()->EndStep({.version = step, .learning_rate = 0.01F}));
-    outcomes_->norms.push_back(sealed.grad_norm);
-
-    const CacheCounters now = model_->engine()->cache().counters();
-    outcomes_->moved.push_back(
-        {now.bytes_h2d - before.bytes_h2d, now.bytes_d2h - before.bytes_d2h});
-    outcomes_->planned.push_back(SumOf(model_->engine()->planned_traffic()));
-    outcomes_->chunks_fetched = now.misses + now.prefetches - before.misses - before.prefetches;
-    return {};
-  }
-
-  // Two batches: the second one finds the token embedding of this version at the last stage.
-  Status Evaluate(Version version) {
-    for (const Batch& batch : BatchesOf(kSteps, 2)) {
-      TP_ASSIGN_OR_RETURN(const double loss,
-                          model_->engine()->Evaluate(version, [&] { return model_->Loss(batch); }));
-      outcomes_->held_out.push_back(loss);
-    }
-    return {};
-  }
-
-  Status Save() {
-    const UniqueFd directory(open(at_.directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    TP_RETURN_IF_ERROR(
-        session_->service()->SaveWeights(directory.get(), "weights.safetensors", kSteps));
-    outcomes_->weights = ReadWeights(at_.directory + "/weights.safetensors");
-    return {};
-  }
-
-  const RunOptions options_;
-  const ServedPlace& at_;
-  Outcomes* const outcomes_;
-  SteadyClock clock_;
-  RunPlan plan_;
-  std::unique_ptr<RunSession> session_;
-  std::unique_ptr<RunModel> model_;
-};
-
-// By rank.
-std::vector<Outcomes> TrainRanks(const RunOptions& options, uint32_t ranks) {
-  std::vector<Outcomes> outcomes(ranks);
-  const Status trained = RunServedRanks(ranks, {}, [&](const ServedPlace& at) {
-    return OneRank(options, at, &outcomes[at.place.rank]).Run();
-  });
-  EXPECT_TRUE(trained.ok()) << trained.Format();
-  return outcomes;
-}
-
-Outcomes Train(const RunOptions& options) {
-  return std::move(TrainRanks(options, 1).front());
-}
-
-RunOptions Staged(const Combination& c) {
-  RunOptions options = OptionsOf(c);
-  Cut(c.stages, c.ranks, &options);
-  if (c.tight) {
-    uint64_t bytes = 0;
-    for (Rank rank = 0; rank < c.ranks; ++rank) {
-      Result<RunPlan> plan = MakeRunPlan(Shape(), options, c.ranks, rank, "staged");
-      bytes = std::max(bytes, plan->layout.RcacheBytes(rank, plan->stages->blocks_of_one) +
-                                  plan->stages->tail_bytes);
-    }
-    options.memory.rcache = std::to_string(bytes);
-  }
-  return options;
-}
-
-// What the ranks of a pipeline did, as one: the last stage's rank has the losses, and rank 0 has
-// saved the weights.
-Outcomes AsOne(const std::vector<Outcomes>& ranks) {
-  Outcomes all = ranks.front();
-  all.losses.clear();
-  all.held_out.assign(all.held_out.size(), 0);
-  for (const Outcomes& rank : ranks) {
-    all.losses.insert(all.losses.end(), rank.losses.begin(), rank.losses.end());
-    for (size_t i = 0; i < rank.held_out.size(); ++i) all.held_out[i] += rank.held_out[i];
-    EXPECT_EQ(rank.norms, all.norms);
-  }
-  return all;
-}
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-void ExpectSameBits(const Outcomes& is, const Outcomes& should) {
-  EXPECT_EQ(is.losses, should.losses);
-  EXPECT_EQ(is.held_out, should.held_out);
-  EXPECT_EQ(is.norms, should.norms);
-  ASSERT_EQ(is.weights.size(), should.weights.size());
-  for (const auto& [name, values] : should.weights)
-    EXPECT_TRUE(SameBits(is.weights.at(name), values)) << name;
-}
 
 // Weights at most twice a step, and each sum of gradients once, whatever the micro-batches.
 void ExpectTheory(const Outcomes& outcomes) {
@@ -326,6 +94,9 @@ TEST(StageLinks, JoinRanksWhoseStagesFollowEachOtherAndTheEnds) {
   EXPECT_EQ(names({.ends = {1, 2, 3}, .ranks = {2, 0, 1}}),
             (Names{"stages 2 to 0", "stages 0 to 2", "stages 0 to 1", "stages 1 to 0",
                    "ends 2 to 1", "ends 1 to 2"}));
+  EXPECT_EQ(names({.ends = {1, 2}, .ranks = {0, 1}, .columns = 2, .width = 2, .is_tied = false}),
+            (Names{"stages 0 to 1", "stages 1 to 0", "stages 2 to 3", "stages 3 to 2"}))
+      << "columns have no links between them, and a head of its own needs none";
 }
 
 std::vector<Combination> Combinations() {
@@ -363,12 +134,25 @@ TEST(StagedRun, HasTheBitsOfOneMicroBatchAfterTheOtherAndMovesWhatTheTheorySays)
 
 std::vector<Combination> CombinationsOfRanks() {
   if (std::getenv("TIDEPOOL_ALL_STAGES") == nullptr) {
-    return {{2, 1, "fp32", true, false, false, 2}, {3, 4, "bf16", true, true, true, 2},
-            {3, 3, "bf16", true, false, false, 3}, {5, 2, "bf16", false, true, true, 3},
-            {4, 4, "fp32", false, true, true, 4},  {8, 3, "bf16", true, false, true, 4},
-            {8, 2, "fp32", true, true, false, 2}};
+    return {{2, 1, "fp32", true, false, false, 2},
+            {3, 4, "bf16", true, true, true, 2},
+            {3, 3, "bf16", true, false, false, 3},
+            {5, 2, "bf16", false, true, true, 3},
+            {4, 4, "fp32", false, true, true, 4},
+            {8, 3, "bf16", true, false, true, 4},
+            {8, 2, "fp32", true, true, false, 2},
+            {4, 2, "bf16", true, false, true, 2, 1, Form::kTiedLlama},
+            {3, 2, "bf16", true, true, false, 3, 1, Form::kLlama}};
   }
   std::vector<Combination> all;
+  for (const Form form : {Form::kTiedLlama, Form::kLlama}) {
+    for (uint32_t stages = 2; stages <= 4; ++stages) {
+      for (uint32_t micro_batches = 1; micro_batches <= 3; ++micro_batches)
+        all.push_back({stages, micro_batches, stages % 2 == 0 ? "bf16" : "fp32", true,
+                       micro_batches == 2, stages == 3, stages, 1, form});
+    }
+  }
+
   for (uint32_t stages = 2; stages <= 8; ++stages) {
     for (uint32_t ranks = 2; ranks <= std::min(stages, 4U); ++ranks) {
       for (uint32_t micro_batches = 1; micro_batches <= 4; ++micro_batches) {
@@ -408,7 +192,8 @@ void ExpectTheoryOfRanks(const std::vector<Outcomes>& ranks) {
   const uint64_t element = BytesOf(layout.dtype);
   EXPECT_EQ(boundary, uint64_t{plan.stages() - 1} * plan.micro_batches * kSequences * kTokens *
                           Shape().hidden * element);
-  const bool apart = plan.cuts.RankOf(0) != plan.cuts.RankOf(plan.stages() - 1);
+  const bool apart =
+      plan.cuts.is_tied && plan.cuts.RankOf(0) != plan.cuts.RankOf(plan.stages() - 1);
   EXPECT_EQ(linked,
             2 * boundary +
                 (apart ? (1 + plan.micro_batches) * Shape().vocab * Shape().hidden * element : 0));
@@ -417,10 +202,10 @@ void ExpectTheoryOfRanks(const std::vector<Outcomes>& ranks) {
 TEST(StagedRun, SeveralRanksHaveTheBitsOfOneProcess) {
   for (const Combination& each : CombinationsOfRanks()) {
     SCOPED_TRACE(::testing::PrintToString(each));
-    const std::vector<Outcomes> ranks = TrainRanks(Staged(each), each.ranks);
+    const std::vector<Outcomes> ranks = TrainRanks(Staged(each), each.ranks, Shape(each.form));
     const Outcomes staged = AsOne(ranks);
     ASSERT_EQ(staged.losses.size(), kSteps * each.micro_batches);
-    ExpectSameBits(staged, Train(OptionsOf(each)));
+    ExpectSameBits(staged, Train(OptionsOf(each), Shape(each.form)));
     ExpectTheoryOfRanks(ranks);
     if (HasFailure()) return;
   }

@@ -31,21 +31,27 @@ uint64_t In(const boost::json::object& object, const char* name) {
   return object.at(name).to_number<uint64_t>();
 }
 
-TEST_F(PipelineRun, EveryStepMovesWhatTheTheorySays) {
+class PipelineRunOf : public PipelineRun, public ::testing::WithParamInterface<uint64_t> {};
+
+// Two ranks a column. A batch is divided among columns, so that boundary tensors are as many bytes.
+TEST_P(PipelineRunOf, ColumnsMovesInEveryStepWhatTheTheorySays) {
+  const uint64_t columns = GetParam();
   Flags flags{{"--standalone", ""},  {"--steps", "4"},    {"--dtype", "bf16"},
               {"--context", "32"},   {"--batch", "4"},    {"--accumulate", "3"},
-              {"--eval-every", "0"}, {"--pipeline", "2"}, {"--job", "pipeline"}};
+              {"--eval-every", "0"}, {"--pipeline", "2"}, {"--columns", std::to_string(columns)},
+              {"--job", "pipeline"}};
   std::vector<std::string> words = Words("pipeline", flags);
-  words.insert(words.begin(), {"launch", "-n", "2", "--"});
+  words.insert(words.begin(), {"launch", "-n", std::to_string(2 * columns), "--"});
   const auto trainer = Start(words);
   ExpectDone(trainer.get());
 
   const std::vector<boost::json::object> steps = Steps("pipeline");
   ASSERT_EQ(steps.size(), 4U);
   const uint64_t boundary = kBatches * kSequences * kTokens * kHidden * kElement,
-                 embedding = kVocab * kHidden * kElement;
+                 embedding = columns * kVocab * kHidden * kElement;
   for (const boost::json::object& step : steps) {
     SCOPED_TRACE(boost::json::serialize(step));
+    EXPECT_EQ(In(step, "tokens"), kBatches * kSequences * kTokens);
     EXPECT_EQ(In(step, "bytes_boundary"), boundary);
     // There and back, the embedding, and a part of its gradient for each micro-batch.
     EXPECT_EQ(In(step, "bytes_linked"), 2 * boundary + (1 + kBatches) * embedding);
@@ -62,12 +68,16 @@ TEST_F(PipelineRun, EveryStepMovesWhatTheTheorySays) {
       EXPECT_GT(In(bytes, "handed_in"), 0U);
       // Weights are half as wide as their sums, and come twice at most.
       EXPECT_LE(In(bytes, "fetched"), In(bytes, "handed_in"));
-      EXPECT_EQ(In(bytes, "gathered") + In(bytes, "scattered") + In(bytes, "reduced"), 0U);
+      EXPECT_EQ(In(bytes, "gathered"), (columns - 1) * In(bytes, "fetched"));
+      EXPECT_EQ(In(bytes, "scattered"), (columns - 1) * In(bytes, "handed_in"));
+      EXPECT_EQ(In(bytes, "reduced"), 0U);
       handed_in += In(bytes, "handed_in");
     }
     EXPECT_EQ(handed_in, In(step, "bytes_d2h"));
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Columns, PipelineRunOf, ::testing::Values(1, 2));
 
 }  // namespace pipeline_run_test
 }  // namespace tidepool::testing
