@@ -29,8 +29,8 @@ constexpr const char* kHelp =
     "bench_pipeline [--json FILE] [--model NAME] [--steps N]\n"
     "Emulates pipelines of Mobius' models (3b, 8b, 15b, 51b; default: all) on Mobius' machines, N "
     "steps a point (default 3), behind one\n"
-    "that does not count. About two minutes, most of which it sleeps; Ctrl-C ends it. Other work "
-    "on the CPUs makes steps longer.\n";
+    "that does not count. Two to three minutes, most of which it sleeps; Ctrl-C ends it.\n"
+    "Other work on the CPUs makes steps longer.\n";
 
 std::string NameOf(const Topology& topology) {
   std::string name;
