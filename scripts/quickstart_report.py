@@ -18,7 +18,12 @@ import statistics
 import sys
 import textwrap
 
-# Guarantees of a run of default length: nats per byte, share of the sample's words, and characters.
+# Colours of base/picture/palette.cpp, on light ground and on dark.
+STYLE = (
+    ".paper{fill:#ffffff}text{fill:#17212b}.grid{stroke:#dde3e9}.training{stroke:#0072b2}.held-out{stroke:#d55e00}.training,.held-out{fill:none;stroke-width:1.8}"
+    ".held-out{stroke-dasharray:7 3}circle{fill:#d55e00}@media (prefers-color-scheme:dark){.paper{fill:#18212a}text{fill:#e6ecf1}.grid{stroke:#2b3743}.training{stroke:#56b4e9}}"
+)
+# What a run of default length promises: nats a byte, of the words of the sample, and characters.
 LOSS_MOST, WORDS_LEAST, COPIED_MOST = 1.9, 0.8, 39
 
 
@@ -145,27 +150,32 @@ def loss_svg(metrics: list[dict], title: str) -> str:
     def place(x: float, y: float) -> tuple[float, float]:
         return (left + (x - x_low) / max(x_high - x_low, 1) * (width - left - right), height - bottom - (y - y_low) / (y_high - y_low) * (height - top - bottom))
 
-    def line(series: list[tuple[float, float]], color: str) -> str:
+    def line(series: list[tuple[float, float]], kind: str) -> str:
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in (place(x, y) for x, y in series))
-        return f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.6"/>'
+        return f'<polyline class="{kind}" points="{path}"/>'
+
+    def key(x: int, kind: str, name: str) -> str:
+        return f'<line class="{kind}" x1="{x}" x2="{x + 24}" y1="20" y2="20"/><text x="{x + 30}" y="24">{name}</text>'
 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f"<style>{STYLE}</style>",
+        f'<rect class="paper" width="{width}" height="{height}"/>',
         f'<text x="{left}" y="24" font-size="15">{title}</text>',
     ]
     for tick in nice_ticks(y_low, y_high):
         _, y = place(x_low, tick)
-        parts.append(f'<line x1="{left}" y1="{y:.1f}" x2="{width - right}" y2="{y:.1f}" stroke="#ddd"/>')
+        parts.append(f'<line x1="{left}" y1="{y:.1f}" x2="{width - right}" y2="{y:.1f}" class="grid"/>')
         parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
     for tick in nice_ticks(x_low, x_high):
         x, _ = place(tick, y_low)
         parts.append(f'<text x="{x:.1f}" y="{height - bottom + 18}" text-anchor="middle">{tick:g}</text>')
     parts.append(f'<text x="{width / 2:.0f}" y="{height - 10}" text-anchor="middle">step</text>')
-    parts.append(line(train, "#1f77b4"))
-    parts.append(line(held_out, "#d62728"))
-    parts += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3" fill="#d62728"/>' for px, py in (place(x, y) for x, y in held_out)]
-    parts.append(f'<text x="{width - right - 150}" y="24" fill="#1f77b4">training</text><text x="{width - right - 80}" y="24" fill="#d62728">held out</text>')
+    parts.append(line(train, "training"))
+    parts.append(line(held_out, "held-out"))
+    parts += [f'<circle cx="{px:.1f}" cy="{py:.1f}" r="3"/>' for px, py in (place(x, y) for x, y in held_out)]
+    parts.append(f'<text x="{left - 8}" y="{top - 4}" text-anchor="end">nats</text>')
+    parts.append(key(width - right - 220, "training", "training") + key(width - right - 110, "held-out", "held out"))
     parts.append("</svg>")
     return "\n".join(parts) + "\n"
 

@@ -33,6 +33,7 @@ class Chromium:
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(domain + ".enable")
+        self.call("Emulation.setScrollbarsHidden", hidden=True)
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
     def call(self, method, **parameters):
@@ -84,10 +85,13 @@ class Chromium:
                 raise TimeoutError(f"{expression} did not become true; the page says: {self.evaluate('document.body.innerText')}")
             time.sleep(0.05)
 
+    def picture(self, beyond=False):
+        """What is shown, as a PNG in base64; `beyond`: what a reader scrolls to as well."""
+        return self.call("Page.captureScreenshot", format="png", captureBeyondViewport=beyond)["data"]
+
     def screenshot(self, path):
-        picture = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
         with open(path, "wb") as file:
-            file.write(base64.b64decode(picture))
+            file.write(base64.b64decode(self.picture(beyond=True)))
 
     def close(self):
         self.process.kill()

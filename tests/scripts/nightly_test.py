@@ -94,7 +94,7 @@ class Nightly(unittest.TestCase):
                      f"scripts/wheel_check --newest-torch --out {self.repo}/out/nightly/wheel_newest", "scripts/planted --all", f"tests/models/check_models.sh {self.repo}/out/nightly/models --large", "build/tests/failure_sweep --all",
                      "build/tests/adoption_sweep --all", "scripts/repro ",
                      f"scripts/chaos --python --steps 400 --kills 60 --seed 1 --out {self.repo}/out/nightly/python_kills",
-                     f"scripts/bench all --json {self.repo}/out/nightly/bench.json", "scripts/setup --no-torch --browser", "scripts/setup --gpu",
+                     f"scripts/bench all --json {self.repo}/out/nightly/bench.json", "scripts/setup --browser --tests", "scripts/setup --gpu",
                      f"scripts/torchrun_check --torchrun {self.repo}/.deps/venv/bin/torchrun --out {self.repo}/out/nightly/torchrun",
                      f"tests/scripts/page_browser_test.py {self.repo}/build {self.repo}/out/nightly/page",
                      "build/tests/nvme_test --gtest_brief=1 --gtest_filter=DiskFaults.Many*:Piece.OneFlippedBit*:PowerLoss.*",

@@ -3,9 +3,10 @@
 
 usage: page_browser_test.py BUILD_FOLDER [PICTURES_FOLDER]
 
-PICTURES_FOLDER is given screenshots. Needs chromium (scripts/setup --browser).
+PICTURES_FOLDER is given screenshots. Needs chromium and html5lib (scripts/setup --browser --tests).
 """
 
+import json
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import unittest
 
+import page_looks
 from chromium import Chromium
 from page_server import PageServer
 
@@ -21,7 +23,8 @@ PICTURES = sys.argv[2] if len(sys.argv) > 2 else ""
 PROGRAM = shutil.which("chromium")
 # What each <data> element of the page is, as [{"is": ..., "value": ..., "text": ...}].
 SHOWN = "[...document.querySelectorAll('[data-is]')].map(e => ({is: e.dataset.is, value: Number(e.value), text: e.textContent}))"
-PAINTED = "[...document.querySelectorAll('.map canvas:not(.ruler)')].map(canvas => canvas.toDataURL()).join()"
+STRIPES = "[...document.querySelectorAll('.map .stripe')]"
+PAINTED = STRIPES + ".flatMap(stripe => [...stripe.querySelectorAll('rect')]).map(rect => getComputedStyle(rect).fill).join()"
 
 
 class InABrowser(unittest.TestCase):
@@ -68,15 +71,15 @@ class InABrowser(unittest.TestCase):
         for name in ("pool", "pool-limit", "job-pool"):
             self.assertIn(shown[name]["text"], self.page.memctl("ps") + self.page.memctl("status"), "as memctl writes it")
         self.assertEqual(shown["state"]["text"], "ready")
-        self.assertEqual(self.browser.evaluate("document.querySelectorAll('.map canvas:not(.ruler)').length"), len(seen["rows"]))
+        self.assertEqual(self.browser.evaluate(STRIPES + ".length"), len(seen["rows"]))
         letters = {letter: sum(count for kind, count in seen["rows"][-1]["runs"] if kind == letter) for letter, _ in seen["rows"][-1]["runs"]}
-        said = self.browser.evaluate("[...document.querySelectorAll('.map canvas:not(.ruler)')].at(-1).getAttribute('aria-label')")
-        self.assertEqual(said, ", ".join(f"{letter} {count}" for letter, count in letters.items()))
+        said = self.browser.evaluate(STRIPES + ".at(-1).getAttribute('aria-label')")
+        self.assertEqual(said, ", ".join(f"{letter} {letters[letter]}" for letter in sorted(letters)))
 
     def check_report(self):
         """A report on the job at rest, opened as a file: no script, nothing from elsewhere, the job's numbers as memctl writes them."""
         path = os.path.join(self.page.folder.name, "run.html")
-        self.page.memctl("report", path, "--for", "1s")
+        self.page.memctl("report", path, "--for", "1s", "--metrics", self.metrics_file())
         self.browser.call("Page.navigate", url="file://" + path)
         self.browser.wait_for("location.protocol === 'file:' && document.querySelectorAll('table tr').length === 2 && document.readyState === 'complete'")
         name, state, ranks, steps, pool, _, rcaches = self.browser.evaluate("[...document.querySelectorAll('table tr:last-child td')].map(cell => cell.textContent)")
@@ -85,8 +88,44 @@ class InABrowser(unittest.TestCase):
         for text in (pool, rcaches):
             self.assertIn(text, ps)
         self.assertGreater(self.browser.evaluate("document.querySelectorAll('svg rect').length"), 4)
-        self.assertEqual(self.browser.requests[self.browser.requests.index("file://" + path):], ["file://" + path])
+        page_looks.check(self, self.browser, "report")
+        with open(path, encoding="utf-8") as file:
+            page_looks.check_html(self, file.read())
+        asked = self.browser.requests[self.browser.requests.index("file://" + path):]
+        self.assertEqual([url for url in asked if not url.startswith("data:")], ["file://" + path])
         self.photograph("report")
+
+    def metrics_file(self):
+        """What a trainer might have written of a hundred steps."""
+        path = os.path.join(self.page.folder.name, "metrics.jsonl")
+        with open(path, "w", encoding="utf-8") as file:
+            for step in range(1, 101):
+                held_out = {"val_loss": 5 / step ** 0.3} if step % 20 == 0 else {}
+                print(json.dumps({"step": step, "loss": 5 / step ** 0.3 + 0.2 * (step % 3), **held_out, "tokens_per_s": 900 + 10 * (step % 7), "seconds": 0.2 + 0.01 * (step % 9), "waited_s": 0.01, "hits": 16,
+                                  "ahead": 2, "misses": 2, "prefetches": 2, "prefetches_late": int(step % 30 == 0), "bytes_h2d": 4096, "bytes_h2d_theory": 3072}), file=file)
+        return path
+
+    def check_residency(self):
+        """`residency -o html` in a page of its own, and `-o svg` in an image of three widths: as wide as its frame, and nothing of it covers anything."""
+        for form in ("html", "svg"):
+            path = os.path.join(self.page.folder.name, "residency." + form)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(self.page.memctl("residency", "-o", form))
+            self.browser.call("Page.navigate", url="file://" + path)
+            self.browser.wait_for(f"location.pathname.endsWith('.{form}') && document.readyState === 'complete'")
+            if form == "html":
+                page_looks.check(self, self.browser, "residency")
+                with open(path, encoding="utf-8") as file:
+                    page_looks.check_html(self, file.read())
+                continue
+            for width in page_looks.WIDTHS:
+                self.browser.evaluate(f"document.documentElement.setAttribute('width', {width})")
+                texts = self.browser.evaluate(page_looks.TEXTS.replace("document.body", "document.documentElement"))
+                self.assertGreater(len(texts), 10)
+                self.assertEqual(page_looks.overlaps(texts), [], width)
+                self.assertEqual([text for text in texts if text[1] < 0 or text[3] > width], [], width)
+            self.browser.evaluate("document.documentElement.setAttribute('width', 960)")
+            self.photograph("residency")
 
     def test_from_an_empty_server_to_one_that_is_gone(self):
         browser = self.browser
@@ -102,9 +141,15 @@ class InABrowser(unittest.TestCase):
         browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
         browser.wait_for(f"{PAINTED} !== light")
         self.photograph("dark")
+        page_looks.check(self, browser, "page, dark")
+        browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
+        page_looks.check(self, browser, "page")
+        page_looks.check_html(self, self.page.ask("/")[2])
+        page_looks.check_html(self, "<!DOCTYPE html>" + browser.evaluate("document.documentElement.outerHTML"))
         self.assertEqual(browser.complaints, [])
         self.assertEqual({url.split("#")[0].split("/")[2] for url in browser.requests if not url.startswith("data:")}, {f"127.0.0.1:{self.page.port}"})
         self.check_report()
+        self.check_residency()
         browser.call("Page.navigate", url=self.page.url)
         browser.wait_for("window.tidepool?.looks > 1")
         self.page.server.send_signal(signal.SIGKILL)

@@ -11,7 +11,8 @@ import http.client
 class PageServer:
     """Both processes, in a directory that goes with them."""
 
-    def __init__(self, bin_folder):
+    def __init__(self, bin_folder, pool="64MiB", rcache="16MiB"):
+        self.pool, self.rcache = pool, rcache
         self.bin = os.path.abspath(bin_folder)
         self.folder = tempfile.TemporaryDirectory()
         self.log = open(os.path.join(self.folder.name, "log"), "w", encoding="utf-8")
@@ -26,7 +27,7 @@ class PageServer:
         return os.path.join(self.bin, name)
 
     def start_memserver(self):
-        self.server = subprocess.Popen([self.program("memserver"), "run", "--socket-dir", self.folder.name, "--pool", "64MiB", "--rcache-limit", "16MiB", "--keeper", "none", "--adam-threads", "1"],
+        self.server = subprocess.Popen([self.program("memserver"), "run", "--socket-dir", self.folder.name, "--pool", self.pool, "--rcache-limit", self.rcache, "--keeper", "none", "--adam-threads", "1"],
                                        stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL)
         self.memctl("wait-ready")
 

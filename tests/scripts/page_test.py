@@ -23,7 +23,7 @@ class Page(unittest.TestCase):
         cls.page.close()
 
     def test_parts_come_with_headers_that_shut_others_out(self):
-        for path, kind in (("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript"), ("/picture.js", "text/javascript"), ("/look", "application/problem+json")):
+        for path, kind in (("/", "text/html"), ("/page.css", "text/css"), ("/page.js", "text/javascript"), ("/palette.css", "text/css"), ("/look", "application/problem+json")):
             status, headers, text = self.page.ask(path)
             self.assertEqual(status, 401 if path == "/look" else 200, path)
             self.assertEqual(headers["Content-Type"].split(";")[0], kind)
@@ -41,7 +41,7 @@ class Page(unittest.TestCase):
     def test_a_look_holds_the_reports(self):
         status, look = self.page.look()
         self.assertEqual(status, 200)
-        self.assertEqual(set(look), {"status", "jobs", "residency", "quotas", "health"})
+        self.assertEqual(set(look), {"status", "jobs", "residency", "quotas", "health", "pictures"})
         self.assertEqual(look["quotas"], self.page.report("quotas"))
         self.assertEqual(look["status"]["pool"], self.page.report("status")["pool"])
 

@@ -1,66 +1,27 @@
 #include "client/memctl/commands/run_report.h"
 
 #include <algorithm>
-#include <array>
 
+#include "base/picture/chart.h"
 #include "base/units.h"
-#include "client/memctl/views/charts.h"
-#include "client/memctl/views/trainer_metrics.h"
+#include "client/memctl/views/job_charts.h"
+#include "client/memctl/views/render.h"
+#include "client/memctl/views/residency_page.h"
 
 namespace tidepool::client {
 namespace {
 
-constexpr double kWidth = kChartWidth, kRowHeight = 4, kPictureRow = 14;
-constexpr size_t kColumnsMax = 300;  // of a picture; beyond that, chunks share columns
-
-constexpr const char* kHead = R"(<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>Tidepool run</title><style>
-body{font:14px/1.4 system-ui,sans-serif;margin:2em auto;max-width:960px;color:#1b2330;background:#fff}
-h1,h2{font-weight:600}h2{margin-top:2em}svg{display:block;background:#f6f8fa;margin:.5em 0}
-table{border-collapse:collapse}td,th{padding:.2em .8em .2em 0;text-align:right}td:first-child,th:first-child{text-align:left}
-.span{color:#57606a;margin:0 0 1em}.key span{display:inline-block;width:.9em;height:.9em;margin:0 .3em 0 1em;vertical-align:-.1em}
-</style></head><body>
-)";
-
-struct Ink {
-  char letter;
-  const char* colour;
-};
-constexpr auto kInks = std::to_array<Ink>({{'C', "#2da44e"},
-                                           {'c', "#7fc99a"},
-                                           {'>', "#8ddb8c"},
-                                           {'<', "#d4a72c"},
-                                           {'_', "#d0d7de"},
-                                           {'.', "#a8c7fa"},
-                                           {'g', "#f2cc60"},
-                                           {'G', "#e3a008"},
-                                           {'O', "#fb8f44"},
-                                           {'A', "#cf222e"},
-                                           {'=', "#54aeff"},
-                                           {'N', "#8250df"},
-                                           {'W', "#8250df"},
-                                           {'w', "#bf87ff"},
-                                           {'-', "#eaeef2"}});
-
-const char* ColourOf(char letter) {
-  const auto found = std::find_if(kInks.begin(), kInks.end(),
-                                  [letter](const Ink& ink) { return ink.letter == letter; });
-  return found == kInks.end() ? "#57606a" : found->colour;
-}
+constexpr double kHistoryRow = 5;    // pixels of one look
+constexpr size_t kHistoryMax = 160;  // rows; of more looks, each n-th is shown
 
 double SecondsAt(const std::vector<RunMoment>& moments, size_t i) {
   return moments[i].status.uptime_seconds - moments.front().status.uptime_seconds;
 }
 
-// Curves over the time of the looks, scaled from 0 to `most`.
-std::string OverTime(const std::vector<RunMoment>& moments, std::vector<Curve> curves, double most,
-                     const std::string& top) {
-  ChartOf chart;
-  chart.curves = std::move(curves);
-  chart.most = most;
-  for (size_t i = 0; i < moments.size(); ++i) chart.at.push_back(SecondsAt(moments, i));
-  chart.span = "0 to " + FormatDuration(chart.at.back()) + ", 0 to " + top;
-  return Chart(chart);
+constexpr const char* kTimeName = "the time since the first look";
+
+Scale TimeOf(const std::vector<RunMoment>& moments) {
+  return ExactScale(0, SecondsAt(moments, moments.size() - 1), AxisUnit::kSeconds);
 }
 
 double Share(uint64_t used, uint64_t whole) {
@@ -69,119 +30,116 @@ double Share(uint64_t used, uint64_t whole) {
 
 std::string MemoryChart(const std::vector<RunMoment>& moments) {
   const StatusView& last = moments.back().status;
-  std::vector<Curve> curves{{"host pool, of " + FormatBytes(last.pool_bytes), "#0969da", {}},
-                            {"rCaches, of " + FormatBytes(last.rcache_limit), "#2da44e", {}}};
+  ChartOf chart{.title = "Memory in use, by tier",
+                .x = TimeOf(moments),
+                .y = RoundScale(0, 1, AxisUnit::kShare),
+                .x_name = kTimeName};
+  chart.curves = {{"host pool, of " + FormatBytes(last.pool_bytes), "accent", {}},
+                  {"rCaches, of " + FormatBytes(last.rcache_limit), "held", {}}};
   if (last.nvme_bytes > 0)
-    curves.push_back({"NVMe, of " + FormatBytes(last.nvme_bytes), "#8250df", {}});
+    chart.curves.push_back({"NVMe, of " + FormatBytes(last.nvme_bytes), "due", {}});
 
-  for (const RunMoment& moment : moments) {
-    curves[0].values.push_back(Share(moment.status.pool_used, moment.status.pool_bytes));
-    curves[1].values.push_back(Share(moment.status.rcache_used, moment.status.rcache_limit));
-    if (curves.size() > 2)
-      curves[2].values.push_back(Share(moment.status.nvme_used, moment.status.nvme_bytes));
+  for (size_t i = 0; i < moments.size(); ++i) {
+    const StatusView& status = moments[i].status;
+    chart.at.push_back(SecondsAt(moments, i));
+    chart.curves[0].values.push_back(Share(status.pool_used, status.pool_bytes));
+    chart.curves[1].values.push_back(Share(status.rcache_used, status.rcache_limit));
+    if (chart.curves.size() > 2)
+      chart.curves[2].values.push_back(Share(status.nvme_used, status.nvme_bytes));
   }
-  return "<h2>Memory by tier</h2>\n" + OverTime(moments, curves, 1, "100 %");
+  return "<section class=\"card\">" + Chart(chart) + "</section>\n";
 }
 
 // Sealed steps, and the share of fetches that waited for an update: fetched too early, or updated
 // too late.
 std::string StepChart(const std::vector<RunMoment>& moments, uint64_t id) {
-  Curve steps{"sealed steps", "#0969da", {}},
-      waited{"fetches of the step before that waited, of all", "#cf222e", {}};
+  ChartOf steps{.title = "Sealed steps", .x = TimeOf(moments), .x_name = kTimeName};
+  steps.curves = {{"sealed steps", "accent", {}}};
+  ChartOf waited{.title = "Fetches that waited for an update, of the step before",
+                 .x = steps.x,
+                 .y = RoundScale(0, 1, AxisUnit::kShare),
+                 .x_name = kTimeName};
+  waited.curves = {{"share that waited", "due", {}}};
+
   double first = -1, last = 0;
-  for (const RunMoment& moment : moments) {
-    const ResidencyJob* job = JobAt(moment, id);
+  for (size_t i = 0; i < moments.size(); ++i) {
+    const ResidencyJob* job = JobAt(moments[i], id);
     if (job != nullptr) last = static_cast<double>(job->version);
     if (job != nullptr && first < 0) first = last;
-    steps.values.push_back(first < 0 ? 0 : last - first);
-    waited.values.push_back(job == nullptr ? 0 : Share(job->fetches_waited, job->fetches));
+    steps.at.push_back(SecondsAt(moments, i));
+    steps.curves[0].values.push_back(last);
+    waited.curves[0].values.push_back(job == nullptr ? 0
+                                                     : Share(job->fetches_waited, job->fetches));
   }
 
-  const double most = std::max(last - first, 1.0);
-  for (double& value : waited.values) value *= most;
   const auto whole = [](double value) {
     return std::to_string(static_cast<uint64_t>(std::max(value, 0.0)));
   };
-  steps.name += ", " + whole(first) + " to " + whole(last);
-  return OverTime(moments, {steps, waited}, most, whole(most) + " steps, or 100 %");
+  waited.at = steps.at;
+  steps.curves[0].name += ", " + whole(first) + " to " + whole(last);
+  steps.y = RoundScale(std::max(first, 0.0), std::max(last, first + 1), AxisUnit::kCount);
+  return "<div class=\"charts\">" + Chart(steps) + Chart(waited) + "</div>\n";
 }
 
-using Columns = std::vector<ResidencyColumn>;
-
-// The tooltip of a run of columns.
-std::string TitleOf(const Columns& columns, size_t first, size_t last) {
-  if (columns.empty()) return "";
-  return "<title>" +
-         InPage(columns[first].name + (first == last ? "" : " to " + columns[last].name)) +
-         "</title>";
-}
-
-// One line of letters as coloured runs. In an rCache '.' is a chunk that the rank does not hold.
-std::string Stripe(const ResidencyRow& row, double y, double height = kRowHeight,
-                   const Columns& columns_of = {}) {
-  std::string letters = row.letters;
-  if (row.place.empty()) std::replace(letters.begin(), letters.end(), '.', '-');
-  const size_t columns = std::min(letters.size(), kColumnsMax);
-  std::string svg;
-  for (size_t begin = 0; begin < columns;) {
-    const auto letter_at = [&](size_t column) {
-      return letters[column * letters.size() / columns];
-    };
-    size_t end = begin + 1;
-    while (end < columns && letter_at(end) == letter_at(begin)) ++end;
-
-    const double cell = kWidth / static_cast<double>(columns);
-    svg += "<rect x=\"" + Number(static_cast<double>(begin) * cell) + "\" y=\"" + Number(y) +
-           "\" width=\"" + Number(static_cast<double>(end - begin) * cell) + "\" height=\"" +
-           Number(height) + "\" fill=\"" + ColourOf(letter_at(begin)) + "\"";
-    const std::string title =
-        TitleOf(columns_of, begin * letters.size() / columns, end * letters.size() / columns - 1);
-    svg += title.empty() ? "/>" : ">" + title + "</rect>";
-    begin = end;
+// What the server says of how the training goes.
+std::string TrainingCharts(const std::vector<RunMoment>& moments, uint64_t id) {
+  std::vector<JobSample> samples;
+  for (size_t i = 0; i < moments.size(); ++i) {
+    const auto job = std::find_if(moments[i].jobs.begin(), moments[i].jobs.end(),
+                                  [id](const JobView& each) { return each.id == id; });
+    if (job != moments[i].jobs.end())
+      samples.push_back(SampleOf(SecondsAt(moments, i), *job, JobAt(moments[i], id)));
   }
-  return svg;
+  return JobCharts(samples, TimeOf(moments), kTimeName);
 }
 
-// Chunks from left to right, time from top to bottom, for each row of the job.
-std::string Pictures(const std::vector<RunMoment>& moments, const ResidencyJob& job) {
+// Which looks the history shows.
+std::vector<size_t> ShownLooks(size_t looks) {
+  std::vector<size_t> shown;
+  const size_t apart = DivideUp(looks, kHistoryMax);
+  for (size_t i = 0; i < looks; i += apart) shown.push_back(i);
+  return shown;
+}
+
+// Chunks from left to right, time from top to bottom, for each place of the job.
+std::string Histories(const std::vector<RunMoment>& moments, const ResidencyJob& job) {
+  const std::vector<size_t> shown = ShownLooks(moments.size());
+  const double height = static_cast<double>(shown.size()) * kHistoryRow;
+  const Scale time = TimeOf(moments);
   std::string html;
+
   for (size_t place = 0; place < job.rows.size(); ++place) {
-    const ResidencyRow& row = job.rows[place];
-    html += "<p>" +
-            InPage(row.place.empty() ? "rCache of rank " + std::to_string(row.rank) : row.place) +
-            "</p><svg width=\"" + Number(kWidth) + "\" height=\"" +
-            Number(static_cast<double>(moments.size()) * kRowHeight) + "\" role=\"img\">";
-    for (size_t i = 0; i < moments.size(); ++i) {
-      const ResidencyJob* then = JobAt(moments[i], job.id);
-      // The job did not exist yet, or had other ranks.
+    const std::string label = InPage(LabelOf(job.rows[place]));
+    html += "<figure class=\"picture\"><figcaption>" + label +
+            " <span class=\"soft\">chunks from left to right, time from top to "
+            "bottom</span></figcaption><svg class=\"chart\" height=\"" +
+            Place(height + 20) + "\" role=\"img\" aria-label=\"" + label + " over time\">" +
+            Ruler(job);
+    for (size_t i = 0; i < shown.size(); ++i) {
+      const ResidencyJob* then = JobAt(moments[shown[i]], job.id);
+      // Before it was there, or with other ranks.
       if (then == nullptr || then->rows.size() != job.rows.size()) continue;
-      html += Stripe(then->rows[place], static_cast<double>(i) * kRowHeight);
+      const double y = 18 + static_cast<double>(i) * kHistoryRow;
+      html += Stripe(then->rows[place], {kHistoryRow, "y=\"" + Place(y) + "\"", {}});
     }
-    html += "</svg>\n";
+
+    double free_from = 0;  // where the label before ends
+    for (const Tick& tick : time.ticks) {
+      const double y = 18 + time.ShareOf(tick.value) * height;
+      if (y < free_from || y > height + 18) continue;
+      free_from = y + 14;
+      html +=
+          "<text class=\"tick end\" x=\"-8\" y=\"" + Place(y + 4) + "\">" + tick.label + "</text>";
+    }
+    html += "</svg></figure>\n";
   }
   return html;
 }
 
-// The server's legend, with its own text for '-'.
-std::vector<std::pair<char, std::string>> LegendOf(const ResidencyView& residency) {
-  auto legend = residency.legend;
-  std::erase_if(legend, [](const auto& each) { return each.first == '-'; });
-  legend.emplace_back('-', "not there");
-  return legend;
-}
-
-std::string Legend(const ResidencyView& residency) {
-  std::string html = "<p class=\"key\">";
-  for (const auto& [letter, meaning] : LegendOf(residency)) {
-    html += "<span style=\"background:" + std::string(ColourOf(letter)) + "\"></span>" +
-            InPage(meaning);
-  }
-  return html + "</p>\n";
-}
-
 std::string JobTable(const std::vector<JobView>& jobs) {
   std::string html =
-      "<table><tr><th>job</th><th>state</th><th>ranks</th><th>steps</th><th>host "
+      "<div "
+      "class=\"scroll\"><table><tr><th>job</th><th>state</th><th>ranks</th><th>steps</th><th>host "
       "pool</th><th>NVMe</th><th>rCaches</th></tr>\n";
 
   for (const JobView& job : jobs) {
@@ -191,54 +149,15 @@ std::string JobTable(const std::vector<JobView>& jobs) {
             FormatBytes(job.nvme_bytes) + "</td><td>" + FormatBytes(job.rcache_bytes) +
             "</td></tr>\n";
   }
-  return html + "</table>\n";
-}
-
-// Adds name and stripe of every row of a job, from `y` on; returns where the next job begins.
-double AddJob(const ResidencyJob& job, double y, std::string* svg) {
-  const auto line = [&](const std::string& text) {
-    *svg += "<text x=\"0\" y=\"" + Number(y + 12) + "\">" + InPage(text) + "</text>\n";
-    y += 16;
-  };
-
-  line("job " + job.name + "   " + job.state + (job.phase.empty() ? "" : ", " + job.phase) +
-       "   step " + std::to_string(job.version));
-  for (const ResidencyRow& row : job.rows) {
-    line(row.place.empty() ? "rank " + std::to_string(row.rank) + " rCache" : row.place);
-    *svg += Stripe(row, y, kPictureRow, job.columns) + "\n";
-    y += kPictureRow + 6;
-  }
-  return y + 10;
+  return html + "</table></div>\n";
 }
 
 }  // namespace
 
-std::string RenderSvg(const ResidencyView& residency) {
-  std::string rows;
-  double y = 0;
-  for (const ResidencyJob& job : residency.jobs) y = AddJob(job, y, &rows);
-  double x = 0;
-  for (const auto& [letter, meaning] : LegendOf(residency)) {
-    rows += "<rect x=\"" + Number(x) + "\" y=\"" + Number(y) +
-            "\" width=\"12\" height=\"12\" fill=\"" + ColourOf(letter) + "\"/><text x=\"" +
-            Number(x + 16) + "\" y=\"" + Number(y + 11) + "\">" + InPage(meaning) + "</text>\n";
-    x += 30 + 7 * static_cast<double>(meaning.size());
-  }
-
-  return "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + Number(std::max(kWidth, x)) +
-         "\" height=\"" + Number(y + 16) +
-         "\" font-family=\"system-ui,sans-serif\" font-size=\"12\" fill=\"#1b2330\">\n" + rows +
-         "</svg>\n";
-}
-
-std::string RenderPicturePage(const ResidencyView& residency) {
-  return kHead + ("<h1>Residency</h1>\n" + RenderSvg(residency)) + "</body></html>\n";
-}
-
 std::string RenderReport(const std::vector<RunMoment>& moments,
                          const std::vector<StepMetrics>& steps) {
   const RunMoment& last = moments.back();
-  std::string html = kHead;
+  std::string html = PageHead("Tidepool run");
   html += "<h1>Tidepool run</h1>\n<p>memserver " + InPage(last.status.version) + ", " +
           InPage(last.status.state) + "; " + std::to_string(moments.size()) + " looks in " +
           FormatDuration(SecondsAt(moments, moments.size() - 1)) + "; " +
@@ -247,10 +166,11 @@ std::string RenderReport(const std::vector<RunMoment>& moments,
   html += JobTable(last.jobs) + MemoryChart(moments);
 
   for (const ResidencyJob& job : last.residency.jobs) {
-    html += "<h2>Job " + InPage(job.name) + "</h2>\n" + StepChart(moments, job.id) +
-            Pictures(moments, job);
+    html += "<section class=\"card\"><h2>Job " + InPage(job.name) + "</h2>\n" +
+            TrainingCharts(moments, job.id) + StepChart(moments, job.id) + ResidencyGrid(job) +
+            Key(KeyOf(last.residency)) + Histories(moments, job) + "</section>\n";
   }
-  return html + Legend(last.residency) + RenderMetrics(steps) + "</body></html>\n";
+  return html + RenderMetrics(steps) + "</body></html>\n";
 }
 
 Result<Shown> RunReport(const Invocation& invocation, const Style&) {

@@ -1,5 +1,5 @@
-// RunReport: an interval of a run as one self-contained HTML page: memory by tier, steps and
-// residency over time.
+// RunReport: a stretch of a run as one HTML page that needs nothing else: memory by tier, loss,
+// tokens a second, step times, sharing of CPUs, and residency over time.
 //
 // One thread. The data come from looks at the admin socket (nothing between looks is shown) and, if
 // given, from the trainer's own metrics: hit rate compared with Belady's bound, late prefetches.
@@ -17,13 +17,8 @@ namespace tidepool::client {
 std::string RenderReport(const std::vector<RunMoment>& moments,
                          const std::vector<StepMetrics>& steps = {});
 
-// The chunks of every job from left to right, one row per tier or rCache: as a picture, and as a
-// page with that picture alone.
-std::string RenderSvg(const ResidencyView& residency);
-std::string RenderPicturePage(const ResidencyView& residency);
-
-// Takes looks, or reads the recording --from, and writes the page to the file `target`. Errors:
-// those of MomentsFor, kFileWriteFailed.
+// Looks, or reads the recording --from, and writes the page to the file `target`. Errors: those of
+// MomentsFor, kFileWriteFailed.
 Result<Shown> RunReport(const Invocation& invocation, const Style& style);
 
 }  // namespace tidepool::client

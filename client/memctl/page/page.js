@@ -1,10 +1,9 @@
-// The page: reads memserver's state from the stream of `memctl page`, twice a second, and shows it. Foreign texts are set as text, never as HTML.
-import { PHASES, QUIET, foldOf, inkOf, lettersOf, paintRate, paintRow, paintRuler, paintSteps } from "/picture.js";
+// The page: reads what memserver says from the stream of `memctl page`, twice a second, and shows it. Texts of others are set as text, never as HTML.
 
-const PAUSE_MS = 500, SAMPLES = 240, SHOWN_SECONDS = 120;
+const PAUSE_MS = 500;
 const key = location.hash.slice(1);
-const state = { look: null, before: null, looks: 0, rates: new Map(), steps: new Map(), cards: new Map(), problem: "" };
-window.tidepool = state;  // for debugging and tests
+const state = { look: null, before: null, looks: 0, cards: new Map(), problem: "" };
+window.tidepool = state;  // for whoever wants to look closer, and for tests
 
 // h("p", {class: "soft"}, "text", node): an element.
 function h(name, attributes = {}, ...children) {
@@ -13,6 +12,8 @@ function h(name, attributes = {}, ...children) {
   element.append(...children);
   return element;
 }
+// What memctl has drawn, as elements. It is inert: scripts of such a document do not run, and memctl escapes what others named.
+const drawn = (text) => [...new DOMParser().parseFromString(text, "text/html").body.children];
 const $ = (id) => document.getElementById(id);
 
 // Formats numbers like memctl; the exact value stays in the element.
@@ -51,34 +52,20 @@ function bar(parts, marks = []) {
 }
 const share = (part, whole) => (whole > 0 ? part / whole : 0);
 
-// Rates between two looks at one memserver; a restarted counter gives none.
-function rate(name, now, before, seconds) {
-  const values = state.rates.get(name) || [];
-  state.rates.set(name, values);
-  values.push(before === undefined || now < before || seconds <= 0 ? 0 : (now - before) / seconds);
-  if (values.length > SAMPLES / 2) values.shift();
-  return values;
-}
-
 function memoryTile(name, id, used, whole) {
   return h("div", { class: "tile" }, h("h2", {}, name), h("p", { class: "big" }, bytes(used, id)), bar([["own", share(used, whole)]]),
     h("p", { class: "soft" }, "of ", bytes(whole, id + "-limit"), ` · ${(share(used, whole) * 100).toFixed(0)} %`));
 }
-function rateTile(name, id, values, text) {
-  const canvas = h("canvas", { role: "img", "aria-label": name + " over the last minute" }), now = values[values.length - 1];
-  return [h("div", { class: "tile" }, h("h2", {}, name), h("p", { class: "big" }, number(now, text(now), id)), canvas), canvas, values];
+function rateTile(name, id, rate, text) {
+  return h("div", { class: "tile" }, h("h2", {}, name), h("p", { class: "big" }, number(rate.now, text(rate.now), id)), ...drawn(rate.picture));
 }
 
-function showTiles(status, before) {
-  const seconds = before ? status.uptime_seconds - before.uptime_seconds : 0, perSecond = (value) => bytesText(value) + "/s";
+const RATES = { "to-ranks": "To ranks", "from-ranks": "From ranks", updates: "Parameters updated", "nvme-read": "NVMe read", "nvme-written": "NVMe written" };
+function showTiles(status, rates) {
+  const perSecond = (id) => (value) => (id === "updates" ? countText(value) : bytesText(value)) + "/s";
   const tiles = [memoryTile("Host pool", "pool", status.pool.bytes_used, status.pool.bytes), memoryTile("rCaches", "rcache", status.rcache.bytes_used, status.rcache.bytes_limit)];
   if (status.nvme.bytes > 0) tiles.push(memoryTile("NVMe", "nvme", status.nvme.bytes_used, status.nvme.bytes));
-  const rates = [["To ranks", "to-ranks", (s) => s.transfers.host_to_device_bytes, perSecond], ["From ranks", "from-ranks", (s) => s.transfers.device_to_host_bytes, perSecond],
-    ["Parameters updated", "updates", (s) => s.optimizer.parameters_updated, (value) => countText(value) + "/s"]];
-  if (status.nvme.bytes > 0) rates.push(["NVMe read", "nvme-read", (s) => s.nvme.bytes_read, perSecond], ["NVMe written", "nvme-written", (s) => s.nvme.bytes_written, perSecond]);
-  const painted = rates.map(([name, id, of, text]) => rateTile(name, id, rate(id, of(status), before ? of(before) : undefined, seconds), text));
-  $("tiles").replaceChildren(...tiles, ...painted.map(([tile]) => tile));
-  for (const [, canvas, values] of painted) paintRate(canvas, values, SAMPLES / 2);
+  $("tiles").replaceChildren(...tiles, ...Object.entries(rates).map(([id, rate]) => rateTile(RATES[id], id, rate, perSecond(id))));
 }
 
 function showServer(status, health) {
@@ -105,26 +92,17 @@ function showHealth(health) {
 // The parts of a job's card, made once; only the numbers in them change.
 function newCard(id) {
   const part = (name, tag = "div") => h(tag, { class: name });
-  const card = { root: h("article", { class: "card job", "data-job": id }), head: part("head"), bars: part("bars"), map: part("map"), under: part("under"), hint: h("span"), legend: part("legend", "ul"),
-    steps: h("canvas", { role: "img", "aria-label": "steps over the last two minutes" }), stepsText: h("span", { class: "soft" }), rows: [], pointed: null };
-  const phases = h("ul", { class: "legend" }, ...PHASES.map(([name, ink]) => legendItem("", ink, name)), legendItem("", "soft", "time of a step"), legendItem("", "due", "its share of fetches that waited"));
-  card.root.append(card.head, card.bars, card.map, card.under, card.legend, h("div", { class: "lane" }, h("h3", {}, "Steps ", card.stepsText), card.steps, phases));
+  const card = { root: h("article", { class: "card job", "data-job": id }), head: part("head"), bars: part("bars"), map: part("map"), under: part("under"), hint: h("span"), key: part("key"), charts: part("over"), rows: [], pointed: null };
+  card.root.append(card.head, card.bars, card.map, card.under, card.key, card.charts);
   card.map.addEventListener("mousemove", (event) => pointAt(card, event));
   card.map.addEventListener("mouseleave", () => { card.pointed = null; showPointed(card); });
   return card;
 }
-function legendItem(letter, ink, text) {
-  const box = h("i", {}, letter);
-  box.style.background = `var(--${ink})`;
-  if (ink === "nvme") box.style.color = "#ffffff";
-  return h("li", {}, box, text);
-}
 
 function pointAt(card, event) {
-  const canvas = card.rows.length ? card.rows[0].canvas.getBoundingClientRect() : null;
-  const at = canvas && canvas.width > 0 ? (event.clientX - canvas.left) / canvas.width : -1;
-  const fold = card.rows.length ? foldOf(card.chunks, canvas.width) : 1, columns = Math.ceil(card.chunks / fold);
-  card.pointed = at >= 0 && at < 1 ? Math.floor(at * columns) * fold : null;
+  const stripe = card.map.querySelector(".stripe")?.getBoundingClientRect();
+  const at = stripe && stripe.width > 0 ? (event.clientX - stripe.left) / stripe.width : -1, columns = Math.ceil(card.chunks / card.fold);
+  card.pointed = at >= 0 && at < 1 ? Math.floor(at * columns) * card.fold : null;
   showPointed(card);
 }
 function showPointed(card) {
@@ -141,20 +119,20 @@ function placeUse(row) {
   return row.kind === "rcache" ? [number(row.chunks_held, `${row.chunks_held} held`, "held-" + row.rank), " / ", bytes(row.bytes_limit)] : [bytes(row.bytes_used), " / ", bytes(row.bytes_limit)];
 }
 
-function showMap(card, seen, legend) {
+const lettersOf = (runs) => runs.map(([letter, count]) => letter.repeat(count)).join("");
+function showMap(card, seen, legend, picture, key) {
   card.chunks = seen.chunks;
+  card.fold = picture.fold;
   card.names = legend;
-  const ruler = h("canvas", { class: "ruler", "aria-hidden": "true" });
-  card.rows = seen.rows.map((row) => ({ kind: row.kind, name: placeName(row), letters: lettersOf(row.runs), canvas: h("canvas", { role: "img" }), use: h("span", { class: "use" }, ...placeUse(row)) }));
-  card.map.replaceChildren(h("span"), ruler, h("span"), ...card.rows.flatMap((row) => [h("span", {}, row.name), row.canvas, row.use]));
-  if (seen.chunks > 0) paintRuler(ruler, seen.chunks);
-  let fold = 1;
-  for (const row of card.rows) if (row.letters) fold = paintRow(row.canvas, row.letters, row.kind).fold;
-  card.resting = `${seen.chunks} chunks of up to ${bytesText(seen.chunk_bytes_max)}` + (fold > 1 ? `; a column is ${fold} chunks and shows what moves most` : "; point at one to see where it is");
+  card.rows = seen.rows.map((row) => ({ kind: row.kind, name: placeName(row), letters: lettersOf(row.runs) }));
+  const room = (text) => h("div", { class: "picture" }, ...drawn(text));
+  const cells = seen.rows.flatMap((row, i) => [h("span", {}, placeName(row)), room(picture.rows[i]), h("span", { class: "use" }, ...placeUse(row))]);
+  card.map.replaceChildren(h("span"), room(picture.ruler), h("span"), ...cells);
+  card.resting = `${seen.chunks} chunks of up to ${bytesText(seen.chunk_bytes_max)}` + (card.fold > 1 ? `; a cell is ${card.fold} chunks and shows what moves most` : "; point at one to see where it is");
   const last = seen.last_step, fetched = last.fetches ? `last step: ${last.fetches} fetches, ${bytesText(last.bytes_fetched)} to ranks; ${last.fetches_waited} waited for their update` : "";
   card.under.replaceChildren(card.hint, h("span", {}, fetched));
   showPointed(card);
-  card.legend.replaceChildren(...Object.entries(legend).map(([letter, name]) => legendItem(QUIET.includes(letter) ? "" : letter, inkOf(letter, "host_pool"), name)), legendItem("", "absent", "not held by the rank"));
+  card.key.replaceChildren(...drawn(key));
 }
 
 function showBars(card, job, status, account) {
@@ -183,17 +161,6 @@ function showHead(card, job, seen) {
       ` · ${countText(job.parameters)} parameters in ${job.dtype} · user ${job.uid} · weight ${job.quota.weight}, ${job.quota.priority} priority`, ...skipped));
 }
 
-function showSteps(card, job, seen, uptime) {
-  const samples = state.steps.get(job.id) || [], last = seen.last_step;
-  state.steps.set(job.id, samples);
-  if (samples.length && samples[samples.length - 1].at > uptime) samples.length = 0;  // memserver was restarted
-  samples.push({ at: uptime, version: job.version, phase: seen.step.phase, stepSeconds: job.step_seconds, waited: share(last.fetches_waited, last.fetches) });
-  while (samples.length > 2 && samples[1].at < uptime - SHOWN_SECONDS) samples.shift();
-  const steps = samples[samples.length - 1].version - samples[0].version, seconds = uptime - samples[0].at, shown = Math.max(20, Math.min(SHOWN_SECONDS, Math.ceil(seconds)));
-  card.stepsText.textContent = `of the last ${shown} s, as seen twice a second` + (steps > 0 && seconds > 0 ? ` · ${(steps / seconds).toFixed(2)} a second` : "");
-  paintSteps(card.steps, samples, shown);
-}
-
 function showJobs(look) {
   const accounts = new Map(look.quotas.accounts.map((account) => [account.account, account])), there = new Set(), jobs = $("jobs");
   if (look.jobs.jobs.length === 0) {
@@ -214,14 +181,13 @@ function showJobs(look) {
     const card = state.cards.get(job.id);
     showHead(card, job, seen);
     showBars(card, job, look.status, accounts.get(job.account));
-    showMap(card, seen, look.residency.legend);
-    showSteps(card, job, seen, look.status.uptime_seconds);
+    showMap(card, seen, look.residency.legend, look.pictures.jobs[job.id], look.pictures.key);
+    card.charts.replaceChildren(...drawn(look.pictures.jobs[job.id].charts));
   }
   for (const [id, card] of state.cards) {
     if (there.has(id)) continue;
     card.root.remove();
     state.cards.delete(id);
-    state.steps.delete(id);
   }
 }
 
@@ -254,12 +220,11 @@ function showProblem(title, detail, remedy) {
 }
 
 function show(look) {
-  const before = state.look && look.status.uptime_seconds >= state.look.status.uptime_seconds ? state.look.status : null;
   state.look = look;
   $("asof").textContent = "as of " + new Date().toLocaleTimeString();
   document.querySelector("main").hidden = false;
   showServer(look.status, look.health);
-  showTiles(look.status, before);
+  showTiles(look.status, look.pictures.rates);
   showHealth(look.health);
   showJobs(look);
   showAccounts(look.quotas);

@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <map>
 
+#include "base/picture/palette.h"
 #include "base/text/json_writer.h"
 #include "base/system/loopback.h"
 #include "client/memctl/commands/admin_calls.h"
@@ -16,7 +18,8 @@
 namespace tidepool::client {
 namespace {
 
-constexpr std::string_view kLookPath = "/look", kStreamPath = "/stream";
+constexpr std::string_view kLookPath = "/look", kStreamPath = "/stream",
+                           kPalettePath = "/palette.css";
 
 std::string ProblemText(const Status& error) {
   const ErrorEntry& entry = ErrorEntryOf(error.id());
@@ -54,13 +57,15 @@ PageAnswer PageDesk::Answer(const PageQuestion& question) {
                           "this page is served to this machine alone, by names of the loopback")
                        .Fix("open the address that `memctl page` has printed"));
   }
+
   const auto files = PageFiles();
   const auto file = std::find_if(files.begin(), files.end(), [&](const PageFile& each) {
     return each.path == question.target;
   });
 
   const bool goes_on = question.target == kStreamPath;
-  if (file == files.end() && question.target != kLookPath && !goes_on) {
+  const bool is_made = question.target == kLookPath || question.target == kPalettePath || goes_on;
+  if (file == files.end() && !is_made) {
     return Problem(404, Status(ErrorId::kAdminNotFound, "the page has no such part")
                             .Fix("open the address that `memctl page` has printed"));
   }
@@ -72,10 +77,16 @@ PageAnswer PageDesk::Answer(const PageQuestion& question) {
     return refused;
   }
 
+  if (question.target == kPalettePath) {
+    return {.status = 200,
+            .content_type = "text/css; charset=utf-8",
+            .body = PictureStyle(PictureHome::kPage)};
+  }
   if (file != files.end())
     return {.status = 200,
             .content_type = std::string(file->content_type),
             .body = std::string(file->text)};
+
   if (!IsSame(question.authorization, "Bearer " + key_)) {
     return Problem(
         401, Status(ErrorId::kNotOwner, "the key is missing, or is that of another `memctl page`")
@@ -96,14 +107,19 @@ const std::string& PageDesk::Look() {
   return last_look_;
 }
 
-std::string LookForPage(const Invocation& invocation) {
+std::string LookForPage(const Invocation& invocation, PagePictures* pictures) {
   std::string text = "{";
+  std::map<std::string, std::string> bodies;
   for (const char* report : {"status", "jobs", "residency", "quotas", "health"}) {
     const auto body = GetBody(invocation, std::string("/v1/") + report);
     if (!body.ok()) return "{\"problem\":" + ProblemText(body.status()) + "}";
     text += (text.size() > 1 ? ",\"" : "\"") + std::string(report) + "\":" + body.value();
+    bodies[report] = body.value();
   }
-  return text + "}";
+
+  const auto drawn = pictures->Draw(bodies["status"], bodies["jobs"], bodies["residency"]);
+  if (!drawn.ok()) return "{\"problem\":" + ProblemText(drawn.status()) + "}";
+  return text + ",\"pictures\":" + drawn.value() + "}";
 }
 
 Result<std::string> NewPageKey() {

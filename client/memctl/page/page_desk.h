@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "client/memctl/flags/invocation.h"
+#include "client/memctl/page/page_pictures.h"
 
 namespace tidepool::client {
 
@@ -52,10 +53,10 @@ class PageDesk {
   int64_t looked_ns_ = 0;
 };
 
-// {"status":{...},"jobs":[...],...}: memserver's unchanged reports, or {"problem":{...}} if it does
-// not answer.
-std::string LookForPage(const Invocation& invocation);
-// 128 random bits of getrandom, as text. Errors: kNotReady.
+// {"status":{...},"jobs":[...],...,"pictures":{...}}: reports of memserver as they came, and what
+// `pictures` draws of them and of those before; or {"problem":{...}} where it does not answer.
+std::string LookForPage(const Invocation& invocation, PagePictures* pictures);
+// 128 bits of getrandom, as text. Errors: kNotReady.
 Result<std::string> NewPageKey();
 
 }  // namespace tidepool::client

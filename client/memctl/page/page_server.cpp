@@ -52,7 +52,8 @@ class PageServer::Engine {
  public:
   Engine(UniqueFd listening, const Invocation& invocation, const std::string& key)
       : desk_(
-            key, [invocation] { return LookForPage(invocation); }, invocation.clock),
+            key, [this, invocation] { return LookForPage(invocation, &pictures_); },
+            invocation.clock),
         acceptor_(context_, Tcp::v4(), listening.Release()) {}
 
   void Run() {
@@ -170,6 +171,7 @@ class PageServer::Engine {
     uint32_t* count_;
   };
 
+  PagePictures pictures_;
   PageDesk desk_;
   uint32_t connections_ = 0;  // outlives the context, whose destruction ends coroutines
   asio::io_context context_{1};

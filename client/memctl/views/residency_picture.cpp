@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <cstring>
 
 #include "base/units.h"
 #include "client/memctl/views/render.h"
+#include "client/memctl/views/stripes.h"
 #include "client/memctl/views/table.h"
 
 namespace tidepool::client {
@@ -11,9 +11,6 @@ namespace {
 constexpr size_t kLabelWidth = 14;
 constexpr size_t kUsedWidth = 25;  // minimum of the column "used / limit"
 constexpr size_t kColumnsMin = 10;
-// If several chunks share a column, it shows the leftmost of these letters: activity has priority
-// over rest.
-constexpr const char* kPriority = "AO><gGN_C.=-";
 
 // ANSI colour of a state letter; null for the terminal's own.
 const char* ColorOf(char letter) {
@@ -58,27 +55,7 @@ std::string Colored(const std::string& letters, const Style& style) {
   return current == nullptr ? out : out + "\033[0m";
 }
 
-size_t PriorityOf(char letter) {
-  const char* at = std::strchr(kPriority, letter);
-  return at == nullptr || letter == '\0' ? std::strlen(kPriority)
-                                         : static_cast<size_t>(at - kPriority);
-}
-
-// One letter per `fold` chunks. An rCache column that holds only some of its chunks is 'c'.
-std::string Folded(const std::string& letters, size_t fold) {
-  if (fold == 1) return letters;
-  std::string out;
-  for (size_t begin = 0; begin < letters.size(); begin += fold) {
-    const std::string part = letters.substr(begin, fold);
-    const char first = *std::min_element(
-        part.begin(), part.end(), [](char a, char b) { return PriorityOf(a) < PriorityOf(b); });
-    const bool mixed = part.find_first_not_of(first) != std::string::npos;
-    out += first == 'C' && mixed ? 'c' : first;
-  }
-  return out;
-}
-
-// Chunk numbers above every tenth column.
+// Numbers of chunks above every tenth column.
 std::string Ruler(size_t columns, size_t fold) {
   std::string ruler;
   for (size_t column = 0; column < columns; column += 10) {
@@ -92,15 +69,6 @@ std::string Ruler(size_t columns, size_t fold) {
 std::string Padded(std::string text, size_t width) {
   const size_t has = DisplayWidth(text);
   return has < width ? text + std::string(width - has, ' ') : text;
-}
-
-std::string LabelOf(const ResidencyRow& row) {
-  return !row.place.empty() ? row.place : "rank " + std::to_string(row.rank) + " rCache";
-}
-
-std::string UseOf(const ResidencyRow& row) {
-  if (!row.place.empty()) return FormatBytes(row.bytes_used) + " / " + FormatBytes(row.bytes_limit);
-  return std::to_string(row.chunks_held) + " held / " + FormatBytes(row.bytes_limit);
 }
 
 // "C fetched   . resident ...", broken into lines of at most style.width.
@@ -153,7 +121,7 @@ size_t AppendJob(const ResidencyJob& job, const Style& style, Lines* lines) {
   const size_t room = style.width > label_width + used_width + kColumnsMin
                           ? style.width - label_width - used_width
                           : kColumnsMin;
-  const size_t fold = std::max<size_t>(1, DivideUp(job.chunks, room));
+  const size_t fold = FoldOf(job.chunks, room);
   const size_t columns = DivideUp(job.chunks, fold);
   // Nine columns at least, so that the heading of the next column never touches the ruler.
   const size_t picture_width = std::max<size_t>(columns, 9) + 2;

@@ -1,10 +1,12 @@
 #include "client/memctl/views/trainer_metrics.h"
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
+#include <limits>
 
+#include "base/picture/chart.h"
 #include "base/units.h"
-#include "client/memctl/views/charts.h"
 #include "client/admin/view_fields.h"
 
 namespace tidepool::client {
@@ -14,8 +16,10 @@ double KeptRate(double fetches, uint64_t accesses) {
   return accesses == 0 ? 1 : std::clamp(1 - fetches / static_cast<double>(accesses), 0.0, 1.0);
 }
 
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
 std::string Percent(double share) {
-  return Number(100 * share) + " %";
+  return FormatFixed(100 * share, 1) + " %";
 }
 
 // The totals of all steps, in words.
@@ -81,10 +85,17 @@ Result<std::vector<StepMetrics>> ReadMetrics(const std::string& path) {
       fields.Read("step", &step.step);
       told = fields.Has("hits");
       if (!told) return;
+
       fields.Read("seconds", &step.seconds)
+          .Read("loss", &step.loss)
+          .Read("tokens_per_s", &step.tokens_per_second)
           .Read("waited_s", &step.waited_seconds)
           .Read("hits", &step.hits)
           .Read("misses", &step.misses);
+      double held_out = kNone;
+      if (fields.Has("val_loss")) fields.Read("val_loss", &held_out);
+      if (std::isfinite(held_out)) step.held_out_loss = held_out;
+
       if (fields.Has("ahead")) fields.Read("ahead", &step.ahead);
 
       fields.Read("prefetches", &step.prefetches).Read("prefetches_late", &step.prefetches_late);
@@ -101,34 +112,111 @@ Result<std::vector<StepMetrics>> ReadMetrics(const std::string& path) {
   return steps;
 }
 
-std::string RenderMetrics(const std::vector<StepMetrics>& steps) {
-  if (steps.empty()) return "";
-  std::vector<double> at;
-  Curve kept{"accesses for which nothing was fetched", "#0969da", {}},
-      best{"the most that the order allows (Belady)", "#2da44e", {}};
-  Curve seconds{"seconds of a step, up to ", "#57606a", {}};
-  double longest = 0;
-  std::vector<Mark> late;
+namespace {
 
+// p50 and p99 of the last 128 steps, as the server counts them.
+double Quantile(const std::vector<StepMetrics>& steps, size_t end, double share) {
+  std::vector<double> last;
+  for (size_t i = end < 128 ? 0 : end - 128; i < end; ++i) last.push_back(steps[i].seconds);
+  const auto at =
+      last.begin() + static_cast<ptrdiff_t>(share * static_cast<double>(last.size() - 1) + 0.5);
+  std::nth_element(last.begin(), at, last.end());
+  return *at;
+}
+
+ChartOf StepsChart(const std::vector<StepMetrics>& steps, const std::string& title) {
+  ChartOf chart{.title = title, .x_name = "the steps"};
+  for (const StepMetrics& step : steps) chart.at.push_back(static_cast<double>(step.step));
+  chart.x = ExactScale(chart.at.front(), std::max(chart.at.back(), chart.at.front() + 1),
+                       AxisUnit::kCount);
+  return chart;
+}
+
+// Ends on round numbers; from the least value of all where `from_least`, else from 0.
+void ScaleOver(ChartOf* chart, bool from_least, AxisUnit unit) {
+  double least = 0, most = 0;
+  bool first = true;
+
+  for (const Curve& curve : chart->curves) {
+    for (const double value : curve.values) {
+      if (!std::isfinite(value)) continue;
+      least = first ? value : std::min(least, value);
+      most = first ? value : std::max(most, value);
+      first = false;
+    }
+  }
+  chart->y = RoundScale(from_least ? least : 0, most, unit);
+}
+
+std::string LossChart(const std::vector<StepMetrics>& steps) {
+  ChartOf chart = StepsChart(steps, "Loss");
+  Curve held_out{"held out", "due", {}};
+  chart.curves = {{"training", "accent", {}}};
   for (const StepMetrics& step : steps) {
-    at.push_back(static_cast<double>(step.step));
-    kept.values.push_back(step.kept_rate());
-    best.values.push_back(step.bytes_h2d_least == 0 ? step.kept_rate() : step.kept_rate_best());
-    seconds.values.push_back(step.seconds);
-    longest = std::max(longest, step.seconds);
-    if (step.prefetches_late == 0) continue;
-    late.push_back({.at = at.back(),
-                    .value = step.seconds,
-                    .title = "step " + std::to_string(step.step) + ": " +
-                             std::to_string(step.prefetches_late) + " late prefetches"});
+    chart.curves[0].values.push_back(step.loss);
+    held_out.values.push_back(kNone);
+
+    if (!step.held_out_loss) continue;
+    held_out.values.back() = *step.held_out_loss;
+    chart.marks.push_back({chart.at[held_out.values.size() - 1], *step.held_out_loss,
+                           "step " + std::to_string(step.step) + ": held out " +
+                               FormatFixed(*step.held_out_loss, 4)});
   }
 
-  seconds.name += FormatDuration(longest) + "; red: steps with late prefetches";
-  const std::string span =
-      "step " + std::to_string(steps.front().step) + " to " + std::to_string(steps.back().step);
-  return "<h2>The trainer's steps</h2>\n" + Sums(steps) +
-         Chart({at, {best, kept}, 1, {}, span + ", 0 to 100 %"}) +
-         Chart({at, {seconds}, longest, late, span});
+  chart.curves.push_back(std::move(held_out));
+  ScaleOver(&chart, true, AxisUnit::kPlain);
+  if (chart.marks.empty()) chart.curves.pop_back();
+  return Chart(chart);
+}
+
+std::string SpeedChart(const std::vector<StepMetrics>& steps) {
+  ChartOf chart = StepsChart(steps, "Tokens a second");
+  chart.curves = {{"tokens a second", "held", {}}};
+  for (const StepMetrics& step : steps) chart.curves[0].values.push_back(step.tokens_per_second);
+  ScaleOver(&chart, false, AxisUnit::kCount);
+  return Chart(chart);
+}
+
+std::string TimeChart(const std::vector<StepMetrics>& steps) {
+  ChartOf chart = StepsChart(steps, "Time of a step; dots: late prefetches");
+  chart.curves = {{"the step", "accent", {}},
+                  {"p50 of the last 128", "held", {}},
+                  {"p99 of the last 128", "updating", {}}};
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const StepMetrics& step = steps[i];
+    chart.curves[0].values.push_back(step.seconds);
+    chart.curves[1].values.push_back(Quantile(steps, i + 1, 0.5));
+    chart.curves[2].values.push_back(Quantile(steps, i + 1, 0.99));
+
+    if (step.prefetches_late == 0) continue;
+    chart.marks.push_back({chart.at[i], step.seconds,
+                           "step " + std::to_string(step.step) + ": " +
+                               std::to_string(step.prefetches_late) + " late prefetches"});
+  }
+  ScaleOver(&chart, false, AxisUnit::kSeconds);
+  return Chart(chart);
+}
+
+std::string KeptChart(const std::vector<StepMetrics>& steps) {
+  ChartOf chart = StepsChart(steps, "Accesses for which nothing was fetched");
+  chart.y = RoundScale(0, 1, AxisUnit::kShare);
+  chart.curves = {{"the most that the order allows (Belady)", "held", {}},
+                  {"this run", "accent", {}}};
+  for (const StepMetrics& step : steps) {
+    chart.curves[0].values.push_back(step.bytes_h2d_least == 0 ? step.kept_rate()
+                                                               : step.kept_rate_best());
+    chart.curves[1].values.push_back(step.kept_rate());
+  }
+  return Chart(chart);
+}
+
+}  // namespace
+
+std::string RenderMetrics(const std::vector<StepMetrics>& steps) {
+  if (steps.empty()) return "";
+  return "<section class=\"card\"><h2>The trainer's steps</h2>\n" + Sums(steps) +
+         "<div class=\"charts\">" + LossChart(steps) + SpeedChart(steps) + TimeChart(steps) +
+         KeptChart(steps) + "</div></section>\n";
 }
 
 }  // namespace tidepool::client

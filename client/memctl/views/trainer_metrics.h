@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,8 +19,11 @@ namespace tidepool::client {
 struct StepMetrics {
   uint64_t step = 0;
   double seconds = 0, waited_seconds = 0;
-  // Chunks that an operator needed: still there from an earlier use, prefetched, or fetched while
-  // the operator waited.
+  double loss = std::numeric_limits<double>::quiet_NaN();  // NaN: it was no number
+  double tokens_per_second = 0;
+  std::optional<double> held_out_loss;
+  // Chunks that an operator needed: they had stayed since an earlier use, had been fetched
+  // ahead, or were fetched because it waited for them.
   uint64_t hits = 0, ahead = 0, misses = 0;
   uint64_t prefetches = 0, prefetches_late = 0;
   uint64_t bytes_h2d = 0;

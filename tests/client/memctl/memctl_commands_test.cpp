@@ -83,13 +83,17 @@ TEST_F(Memctl, ResidencyIsAPictureToo) {
                     page = ResultOf({"residency", "-o", "html"});
   EXPECT_THAT(svg, StartsWith("<svg xmlns=\"http://www.w3.org/2000/svg\""));
   EXPECT_THAT(svg, ::testing::EndsWith("</svg>\n"));
-  EXPECT_THAT(svg, HasSubstr(">rank 1 rCache</text>"));
-  EXPECT_THAT(
-      svg,
-      HasSubstr("<rect x=\"150.0\" y=\"32.0\" width=\"150.0\" height=\"14.0\" fill=\"#2da44e\"/>"))
-      << "chunk 1, cached by rank 0";
   EXPECT_THAT(page, StartsWith("<!DOCTYPE html>"));
-  EXPECT_THAT(page, HasSubstr(svg));
+  for (const std::string& picture : {svg, page}) {
+    EXPECT_THAT(picture, HasSubstr(">rank 1 rCache</"));
+    EXPECT_THAT(picture, HasSubstr("<rect class=\"ink-held\" x=\"16.67%\" width=\"16.67%\" "
+                                   "height=\"22\" shape-rendering=\"crispEdges\"/>"))
+        << "chunk 1, cached by rank 0";
+    EXPECT_THAT(picture, HasSubstr("<text class=\"letter\" x=\"25%\" y=\"15\">C</text>"));
+    EXPECT_THAT(picture, HasSubstr("<line class=\"edge\" x1=\"33.33%\"")) << "a border";
+    EXPECT_THAT(picture, HasSubstr("x=\"83.33%\" y=\"11\">5</text>")) << "number of a chunk";
+    EXPECT_THAT(picture, HasSubstr("in rCache"));
+  }
   for (const char* part : {"<script", "src=", "url("})
     EXPECT_THAT(page, ::testing::Not(HasSubstr(part)));
   EXPECT_EQ(Run({"status", "-o", "svg"}).status().exit_code(), kExitUsage);
@@ -298,7 +302,7 @@ TEST_F(Memctl, AReportIsOnePageThatNeedsNothingElse) {
   EXPECT_THAT(page, StartsWith("<!DOCTYPE html>"));
   EXPECT_THAT(page, ::testing::EndsWith("</body></html>\n"));
   for (const char* part : {"<td>gpt</td><td>training</td><td>2/2</td><td>41</td><td>195 KiB</td>",
-                           "Job gpt", "rCache of rank 1", "host pool, of 1.00 MiB"}) {
+                           "Job gpt", "rank 1 rCache", "host pool, of 1.00 MiB"}) {
     EXPECT_THAT(page, HasSubstr(part));
   }
   for (const char* part : {"http", "<script", "src=", "url("})
@@ -352,25 +356,62 @@ TEST(RunReport, PicturesAreTheLooksOneBelowTheOther) {
   job.id = 1;
   job.name = "a<b>";
   job.version = 3;
+  job.chunks = 6;
   job.rows = {{.place = "host pool", .letters = "..AA.."}};
   first.residency.jobs = {job};
   RunMoment second = first;
   second.status.uptime_seconds = 2;
   second.residency.jobs[0].rows[0].letters = "AA....";
   second.residency.jobs[0].version = 5;
+
   const std::string page = RenderReport({first, second});
-  EXPECT_THAT(page,
-              HasSubstr(R"(<rect x="300.0" y="0.0" width="300.0" height="4.0" fill="#cf222e"/>)"));
-  EXPECT_THAT(page,
-              HasSubstr(R"(<rect x="0.0" y="4.0" width="300.0" height="4.0" fill="#cf222e"/>)"));
+  EXPECT_THAT(page, HasSubstr("y=\"18\" width=\"100%\" height=\"5\" role=\"img\" "
+                              "aria-label=\". 4, A 2\"><rect class=\"ink-resident\""));
+  EXPECT_THAT(page, HasSubstr("y=\"23\" width=\"100%\" height=\"5\" role=\"img\" "
+                              "aria-label=\". 4, A 2\"><rect class=\"ink-updating\" x=\"0%\" "
+                              "width=\"33.33%\" height=\"5\""));
   EXPECT_THAT(page, HasSubstr("sealed steps, 3 to 5"));
   EXPECT_THAT(page, HasSubstr("2 looks in 2.0 s"));
   EXPECT_THAT(page, HasSubstr("Job a&lt;b&gt;"));
-  EXPECT_THAT(page, HasSubstr("0 to 2.0 s, 0 to 2 steps, or 100 %"));
+  EXPECT_THAT(page, HasSubstr(">2.0 s</text>")) << "a tick of the time";
+  EXPECT_THAT(page, ::testing::Not(HasSubstr("Loss"))) << "nobody tells of it";
+
   first.residency.jobs[0].rows = {{.place = "", .rank = 1, .letters = "CC...."}};
   EXPECT_THAT(RenderReport({first}),
-              HasSubstr(R"(<rect x="300.0" y="0.0" width="600.0" height="4.0" fill="#eaeef2"/>)"))
+              HasSubstr("<rect class=\"ink-absent\" x=\"33.33%\" width=\"66.67%\""))
       << "not held";
+}
+
+// Loss, tokens a second, step times and the sharing of CPUs, as the server tells of them.
+TEST(RunReport, SaysHowTheTrainingGoes) {
+  RunMoment first;
+  JobView job;
+  job.id = 1;
+  job.version = 3;
+  job.loss = 3.5;
+  job.tokens_per_second = 1200;
+  job.step_seconds = 0.25;
+  job.step_seconds_p50 = 0.2;
+  job.step_seconds_p99 = 0.4;
+  first.jobs = {job};
+  ResidencyJob seen;
+  seen.id = 1;
+  seen.phase = "forward";
+  first.residency.jobs = {seen};
+  RunMoment second = first;
+  second.status.uptime_seconds = 10;
+  second.jobs[0].loss = 2.5;
+  second.jobs[0].cpus_shared = true;
+  RunMoment third = second;
+  third.status.uptime_seconds = 20;
+
+  const std::string page = RenderReport({first, second, third});
+  for (const char* part :
+       {"Loss", ">3.5</text>", "Tokens a second", ">1000</text>", "Time of a step",
+        ">400 ms</text>", "p99 of the last 128", "<rect class=\"ink-due\" x=\"50%\" width=\"50%\"",
+        "<rect class=\"ink-coming\" x=\"0%\" width=\"100%\""}) {
+    EXPECT_THAT(page, HasSubstr(part));
+  }
 }
 
 TEST_F(Memctl, ErrorsAreExplainedByNumberOrName) {

@@ -35,16 +35,17 @@ TEST_F(Desk, ThePageAndItsPartsAreForEverybodyOnTheMachine) {
   EXPECT_EQ(page.content_type, "text/html; charset=utf-8");
   EXPECT_THAT(page.body, StartsWith("<!DOCTYPE html>"));
   EXPECT_EQ(Ask({"GET", "/page.css", "localhost", ""}).content_type, "text/css; charset=utf-8");
-  for (const char* script : {"/page.js", "/picture.js"}) {
-    EXPECT_EQ(Ask({"HEAD", script, "localhost", ""}).content_type,
-              "text/javascript; charset=utf-8");
-  }
+  EXPECT_EQ(Ask({"HEAD", "/page.js", "localhost", ""}).content_type,
+            "text/javascript; charset=utf-8");
+  const PageAnswer palette = Ask({"GET", "/palette.css", "localhost", ""});
+  EXPECT_EQ(palette.content_type, "text/css; charset=utf-8");
+  EXPECT_THAT(palette.body, HasSubstr(".ink-held{fill:var(--held)}"));
   EXPECT_EQ(looks_, 0);
 }
 
 // Nothing inline, which the policy would refuse, and nothing of another place.
 TEST_F(Desk, ThePageNeedsNothingElse) {
-  for (const char* part : {"/", "/page.css", "/page.js", "/picture.js"}) {
+  for (const char* part : {"/", "/page.css", "/page.js", "/palette.css"}) {
     const std::string text = Ask({"GET", part, "localhost", ""}).body;
     for (const char* word :
          {"https:", "url(", "@import", "innerHTML", "eval(", "style=", "onload="})
@@ -109,8 +110,10 @@ TEST(PageLook, ReportsAreThoseOfTheServerToTheLastByte) {
   invocation.clock = &clock;
   invocation.socket_dir = mkdtemp(pattern.data());
   invocation.timeout_ns = 10 * kNsPerSecond;
-  EXPECT_THAT(LookForPage(invocation), StartsWith("{\"problem\":{\"detail\":\"no memserver listens "
-                                                  "at the admin socket\",\"code\":\"TP3001\""));
+  PagePictures pictures;
+  EXPECT_THAT(LookForPage(invocation, &pictures),
+              StartsWith("{\"problem\":{\"detail\":\"no memserver listens "
+                         "at the admin socket\",\"code\":\"TP3001\""));
 
   memserver::FakeLoop loop;
   AdminApi api{
@@ -119,13 +122,15 @@ TEST(PageLook, ReportsAreThoseOfTheServerToTheLastByte) {
       loop.mail()};
   auto server = AdminServer::Start({.socket_path = invocation.socket_dir + "/admin.sock"}, &api);
   ASSERT_TRUE(server.ok()) << server.status().Format();
-  const std::string look = LookForPage(invocation);
+  const std::string look = LookForPage(invocation, &pictures);
   EXPECT_THAT(look, StartsWith("{\"status\":{\"state\":\"ready\""));
   for (const char* report : {"jobs", "residency", "quotas", "health"}) {
     const auto own = api.Answer(
         {"GET", "/v1/" + std::string(report), "", {.level = memserver::AdminLevel::kAdmin}});
     EXPECT_THAT(look, HasSubstr(",\"" + std::string(report) + "\":" + own.body));
   }
+  EXPECT_THAT(look,
+              HasSubstr(",\"pictures\":{\"rates\":{\"to-ranks\":{\"now\":0,\"picture\":\"<div"));
   std::filesystem::remove_all(invocation.socket_dir);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <cmath>
 #include <string>
 
 namespace tidepool::client {
@@ -56,9 +57,25 @@ TEST_F(Metrics, ToldAreTheHitRateItsBoundAndTheStepsWithLatePrefetches) {
   EXPECT_THAT(page,
               HasSubstr("in 1 steps with a recorded order: 4.00 KiB, by Belady's rule 3.00 KiB"));
   EXPECT_THAT(page, HasSubstr("<title>step 3: 1 late prefetches</title>"));
-  EXPECT_THAT(page, HasSubstr("stroke=\"#0969da\" points=\"0.0,33.2 900.0,33.2 \"")) << "80 %";
-  EXPECT_THAT(page, HasSubstr("stroke=\"#2da44e\" points=\"0.0,33.2 900.0,25.4 \""))
-      << "at most 85 %";
+  EXPECT_THAT(page, HasSubstr("points=\"0,200 1000,200\"")) << "80 %";
+  EXPECT_THAT(page, HasSubstr("points=\"0,200 1000,150\"")) << "at most 85 %";
+  for (const char* part : {"Loss", "Tokens a second", "p50 of the last 128", ">100 %</text>"})
+    EXPECT_THAT(page, HasSubstr(part));
+}
+
+// A loss that is no number is a gap, and the held-out losses are dots.
+TEST_F(Metrics, LossesAreDrawnWhereThereAreAny) {
+  const auto with = [](const std::string& text, const std::string& loss) {
+    std::string line = text;
+    return line.replace(line.find("\"loss\":2.5"), 10, "\"loss\":" + loss);
+  };
+  auto steps = Read(with(Line(1, 0, 1, 0), "4,\"val_loss\":3.5") + with(Line(2, 0, 1, 0), "null") +
+                    with(Line(3, 0, 1, 0), "2"));
+  ASSERT_TRUE(steps.ok()) << steps.status().Format();
+  EXPECT_TRUE(std::isnan(steps->at(1).loss));
+  const std::string page = RenderMetrics(*steps);
+  EXPECT_THAT(page, HasSubstr("points=\"0,0\"/><polyline"));
+  EXPECT_THAT(page, HasSubstr("<title>step 1: held out 3.5000</title>"));
 }
 
 TEST_F(Metrics, AnotherFileIsRefusedByName) {

@@ -1,0 +1,201 @@
+#include "base/picture/chart.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/units.h"
+
+namespace tidepool {
+namespace {
+
+constexpr double kTop = 6, kLaneHeight = 10, kLaneApart = 16, kAxisHeight = 20;
+constexpr size_t kPointsMax = 2000;  // of a curve; of more, the extremes of each stretch
+
+std::string TextAt(const std::string& kind, const std::string& x, double y,
+                   const std::string& text) {
+  return "<text class=\"" + kind + "\" x=\"" + x + "\" y=\"" + Place(y) + "\">" + InPage(text) +
+         "</text>";
+}
+
+std::string Line(const std::string& kind, double y) {
+  return "<line class=\"" + kind + "\" x1=\"0\" x2=\"100%\" y1=\"" + Place(y) + "\" y2=\"" +
+         Place(y) + "\"/>";
+}
+
+// Which points are drawn: all of a short curve.
+std::vector<size_t> PointsOf(const std::vector<double>& values) {
+  std::vector<size_t> points;
+  const size_t stretch = DivideUp(std::max<size_t>(values.size(), 1), kPointsMax / 2);
+  for (size_t begin = 0; begin < values.size(); begin += stretch) {
+    const auto first = values.begin() + static_cast<ptrdiff_t>(begin);
+    const auto end =
+        values.begin() + static_cast<ptrdiff_t>(std::min(begin + stretch, values.size()));
+    const auto [low, high] = std::minmax_element(first, end);
+
+    const auto [one, other] = std::minmax({low - values.begin(), high - values.begin()});
+    points.push_back(static_cast<size_t>(one));
+    if (one != other) points.push_back(static_cast<size_t>(other));
+  }
+  return points;
+}
+
+// Polylines in a box of 1000 by 1000 that is stretched over the plot; a gap where a value is NaN.
+std::string Drawn(const ChartOf& chart, const Curve& curve, size_t number) {
+  const std::string head = "<polyline class=\"line-" + std::string(curve.ink) + " dash-" +
+                           std::to_string(number) +
+                           "\" vector-effect=\"non-scaling-stroke\" points=\"";
+  std::string svg, points;
+  const auto end = [&] {
+    if (!points.empty()) svg += head + points + "\"/>";
+    points.clear();
+  };
+
+  for (const size_t i : PointsOf(curve.values)) {
+    if (std::isnan(curve.values[i])) {
+      end();
+      continue;
+    }
+    points += (points.empty() ? "" : " ") + Place(1000 * chart.x.ShareOf(chart.at[i])) + "," +
+              Place(1000 * (1 - chart.y.ShareOf(curve.values[i])));
+  }
+  end();
+  return svg;
+}
+
+std::string Axes(const ChartOf& chart, double floor, double bottom) {
+  std::string svg;
+  for (const Tick& tick : chart.y.ticks) {
+    const double y = kTop + chart.height * (1 - chart.y.ShareOf(tick.value));
+    svg += Line("grid", y) + TextAt("tick end", "-8", y + 4, tick.label);
+  }
+
+  for (const Tick& tick : chart.x.ticks) {
+    const double share = chart.x.ShareOf(tick.value);
+    const std::string x = Across(share);
+    svg += "<line class=\"grid\" x1=\"" + x + "\" x2=\"" + x + "\" y1=\"" + Place(kTop) +
+           "\" y2=\"" + Place(floor) + "\"/>";
+    svg += TextAt(share > 0.95   ? "tick end"
+                  : share < 0.05 ? "tick"
+                                 : "tick middle",
+                  x, bottom, tick.label);
+  }
+  return svg + Line("axis", floor);
+}
+
+std::string Strip(const ChartOf& chart, const Lane& lane, double y) {
+  std::string svg = "<rect class=\"ink-faint\" width=\"100%\" y=\"" + Place(y) + "\" height=\"" +
+                    Place(kLaneHeight) + "\"/>" + TextAt("tick end", "-8", y + 9, lane.name);
+  for (const Stretch& stretch : lane.stretches) {
+    const double from = chart.x.ShareOf(stretch.from), to = chart.x.ShareOf(stretch.to);
+    svg += "<rect class=\"ink-" + std::string(stretch.ink) + "\" x=\"" + Across(from) +
+           "\" width=\"" + Across(to - from) + "\" y=\"" + Place(y) + "\" height=\"" +
+           Place(kLaneHeight) + "\"/>";
+  }
+  return svg;
+}
+
+std::string Dots(const ChartOf& chart) {
+  std::string svg;
+  for (const Mark& mark : chart.marks) {
+    svg += "<circle class=\"ink-due\" r=\"3.5\" cx=\"" + Across(chart.x.ShareOf(mark.at)) +
+           "\" cy=\"" + Place(kTop + chart.height * (1 - chart.y.ShareOf(mark.value))) +
+           "\"><title>" + InPage(mark.title) + "</title></circle>";
+  }
+  return svg;
+}
+
+std::string Stretched(double y, double height, const std::string& inside) {
+  return "<svg y=\"" + Place(y) + "\" width=\"100%\" height=\"" + Place(height) +
+         "\" viewBox=\"0 0 1000 1000\" preserveAspectRatio=\"none\">" + inside + "</svg>";
+}
+
+}  // namespace
+
+std::string InPage(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    out += c == '<'   ? "&lt;"
+           : c == '>' ? "&gt;"
+           : c == '&' ? "&amp;"
+           : c == '"' ? "&quot;"
+                      : std::string(1, c);
+  }
+  return out;
+}
+
+std::string Place(double value) {
+  std::string text = FormatFixed(value, 2);
+  text.erase(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text == "-0" ? "0" : text;
+}
+
+std::string Across(double share) {
+  return Place(100 * share) + "%";
+}
+
+std::string Swatch(const KeyEntry& entry, const std::string& place) {
+  std::string svg = "<svg class=\"swatch\" " + place +
+                    " width=\"16\" height=\"16\" aria-hidden=\"true\"><rect class=\"ink-" +
+                    std::string(entry.ink) +
+                    "\" width=\"16\" height=\"16\" rx=\"3\"/><rect class=\"frame\" x=\"0.5\" "
+                    "y=\"0.5\" width=\"15\" height=\"15\" rx=\"3\"/>";
+  if (entry.letter != ' ') {
+    svg += "<text class=\"letter" + std::string(entry.ink == "nvme" ? " pale" : "") +
+           "\" x=\"8\" y=\"12\">" + InPage(std::string(1, entry.letter)) + "</text>";
+  }
+  return svg + "</svg>";
+}
+
+std::string Key(const std::vector<KeyEntry>& key) {
+  if (key.empty()) return "";
+  std::string html = "<ul class=\"legend\">";
+  for (const KeyEntry& entry : key) html += "<li>" + Swatch(entry) + InPage(entry.text) + "</li>";
+  return html + "</ul>";
+}
+
+std::string Chart(const ChartOf& chart) {
+  const double floor = kTop + chart.height,
+               lanes_end = floor + (chart.lanes.empty() ? 0 : 4) +
+                           kLaneApart * static_cast<double>(chart.lanes.size()),
+               bottom = lanes_end + kAxisHeight - 6;
+
+  std::string svg = "<svg class=\"chart\" height=\"" + Place(bottom + 4) +
+                    "\" role=\"img\" aria-label=\"" + InPage(chart.title) + "\">" +
+                    Axes(chart, floor, bottom);
+  std::string curves;
+  std::vector<KeyEntry> key;
+  for (size_t i = 0; i < chart.curves.size(); ++i) {
+    curves += Drawn(chart, chart.curves[i], i);
+    key.push_back({chart.curves[i].ink, chart.curves[i].name});
+  }
+
+  svg += Stretched(kTop, chart.height, curves) + Dots(chart);
+  for (size_t i = 0; i < chart.lanes.size(); ++i)
+    svg += Strip(chart, chart.lanes[i], floor + kLaneApart * static_cast<double>(i) + 9);
+  key.insert(key.end(), chart.key.begin(), chart.key.end());
+  const std::string x_name =
+      chart.x_name.empty() ? "" : " <span class=\"soft\">over " + InPage(chart.x_name) + "</span>";
+  return "<figure class=\"picture\"><figcaption>" + InPage(chart.title) + x_name + "</figcaption>" +
+         svg + "</svg>" + Key(key) + "</figure>\n";
+}
+
+std::string SmallChart(const std::string& name, const std::vector<double>& values, size_t room,
+                       const std::string& most, const std::string& span) {
+  constexpr double kHeight = 30, kAbove = 14;
+  const double top =
+      std::max(values.empty() ? 0.0 : *std::max_element(values.begin(), values.end()), 1e-9);
+  ChartOf chart{.x = {0, static_cast<double>(room - 1), {}}, .y = {0, top, {}}};
+  for (size_t i = 0; i < values.size(); ++i)
+    chart.at.push_back(static_cast<double>(room - values.size() + i));
+
+  return "<div class=\"picture\"><svg width=\"100%\" height=\"" + Place(kAbove + kHeight + 14) +
+         "\" role=\"img\" aria-label=\"" + InPage(name) + "\">" +
+         TextAt("tick", "0", 10, "up to " + most) + Line("grid", kAbove) +
+         Stretched(kAbove, kHeight, Drawn(chart, {"", "accent", values}, 0)) +
+         Line("axis", kAbove + kHeight) + TextAt("tick", "0", kAbove + kHeight + 12, span) +
+         TextAt("tick end", "100%", kAbove + kHeight + 12, "now") + "</svg></div>";
+}
+
+}  // namespace tidepool

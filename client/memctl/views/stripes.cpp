@@ -1,0 +1,188 @@
+#include "client/memctl/views/stripes.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+
+#include "base/picture/palette.h"
+#include "base/units.h"
+
+namespace tidepool::client {
+namespace {
+
+// When several chunks share a column, the letter that stands furthest left here is shown.
+constexpr const char* kPriority = "AO><gGN_C.=-";
+constexpr const char* kQuiet = ".-_=";  // drawn without their letter
+constexpr double kLetterRoom = 13, kBorderRoom = 5, kNumberRoom = 44, kDigit = 7;  // pixels
+
+struct LetterInk {
+  char letter;
+  std::string_view ink;
+};
+constexpr auto kLetterInks = std::to_array<LetterInk>({{'C', "held"},
+                                                       {'c', "held"},
+                                                       {'>', "coming"},
+                                                       {'<', "going"},
+                                                       {'_', "empty"},
+                                                       {'.', "resident"},
+                                                       {'g', "going"},
+                                                       {'G', "complete"},
+                                                       {'O', "due"},
+                                                       {'A', "updating"},
+                                                       {'=', "frozen"},
+                                                       {'N', "nvme"},
+                                                       {'W', "nvme"},
+                                                       {'w', "nvme"},
+                                                       {'U', "coming"},
+                                                       {'-', "absent"}});
+
+std::string_view InkOf(char letter) {
+  const auto found = std::find_if(kLetterInks.begin(), kLetterInks.end(),
+                                  [letter](const auto& each) { return each.letter == letter; });
+  return found == kLetterInks.end() ? "soft" : found->ink;
+}
+
+// In an rCache '.' is a chunk that the rank does not hold.
+std::string ShownLetters(const ResidencyRow& row) {
+  std::string letters = row.letters;
+  if (row.place.empty()) std::replace(letters.begin(), letters.end(), '.', '-');
+  return letters;
+}
+
+// "C 2, - 10".
+std::string Summary(const std::string& letters) {
+  std::map<char, size_t> counts;
+  for (const char letter : letters) ++counts[letter];
+  std::string text;
+  for (const auto& [letter, count] : counts)
+    text += (text.empty() ? "" : ", ") + std::string(1, letter) + " " + std::to_string(count);
+  return text;
+}
+
+std::string Box(std::string_view ink, double from, double to, double height,
+                const std::string& title) {
+  const std::string rect = "<rect class=\"ink-" + std::string(ink) + "\" x=\"" + Across(from) +
+                           "\" width=\"" + Across(to - from) + "\" height=\"" + Place(height) +
+                           "\" shape-rendering=\"crispEdges\"";
+  return title.empty() ? rect + "/>" : rect + "><title>" + InPage(title) + "</title></rect>";
+}
+
+// Borders between cells, and letters in them, where they are wide enough.
+std::string Details(const std::string& cells, double height) {
+  std::string svg;
+  const double count = static_cast<double>(cells.size());
+  for (size_t i = 1; i < cells.size() && FitsRoom(kBorderRoom * count); ++i) {
+    const std::string x = Across(static_cast<double>(i) / count);
+    svg += "<line class=\"edge" + RoomClass(kBorderRoom * count) + "\" x1=\"" + x + "\" x2=\"" + x +
+           "\" y1=\"0\" y2=\"" + Place(height) + "\"/>";
+  }
+
+  for (size_t i = 0; i < cells.size() && FitsRoom(kLetterRoom * count); ++i) {
+    if (std::strchr(kQuiet, cells[i]) != nullptr) continue;
+    svg += "<text class=\"letter" + std::string(InkOf(cells[i]) == "nvme" ? " pale" : "") +
+           RoomClass(kLetterRoom * count) + "\" x=\"" +
+           Across((static_cast<double>(i) + 0.5) / count) + "\" y=\"" + Place(height / 2 + 4) +
+           "\">" + InPage(std::string(1, cells[i])) + "</text>";
+  }
+  return svg;
+}
+
+// The largest of 1, 5, 10, 50... that divides `number`; of 0 none is the largest.
+size_t RoundnessOf(size_t number) {
+  size_t round = 1;
+  for (size_t next = 5, factor = 2; number % next == 0; next *= factor, factor = 7 - factor)
+    round = next;
+  return round;
+}
+
+}  // namespace
+
+size_t FoldOf(size_t chunks, size_t cells) {
+  return std::max<size_t>(1, DivideUp(chunks, std::max<size_t>(cells, 1)));
+}
+
+size_t PriorityOf(char letter) {
+  const char* at = std::strchr(kPriority, letter);
+  return at == nullptr || letter == '\0' ? std::strlen(kPriority)
+                                         : static_cast<size_t>(at - kPriority);
+}
+
+std::string Folded(const std::string& letters, size_t fold) {
+  if (fold == 1) return letters;
+  std::string out;
+  for (size_t begin = 0; begin < letters.size(); begin += fold) {
+    const std::string part = letters.substr(begin, fold);
+    const char first = *std::min_element(
+        part.begin(), part.end(), [](char a, char b) { return PriorityOf(a) < PriorityOf(b); });
+    const bool mixed = part.find_first_not_of(first) != std::string::npos;
+    out += first == 'C' && mixed ? 'c' : first;
+  }
+  return out;
+}
+
+std::string LabelOf(const ResidencyRow& row) {
+  return !row.place.empty() ? row.place : "rank " + std::to_string(row.rank) + " rCache";
+}
+
+std::string UseOf(const ResidencyRow& row) {
+  if (!row.place.empty()) return FormatBytes(row.bytes_used) + " / " + FormatBytes(row.bytes_limit);
+  return std::to_string(row.chunks_held) + " held / " + FormatBytes(row.bytes_limit);
+}
+
+std::string Stripe(const ResidencyRow& row, const StripeForm& form) {
+  const std::string letters = ShownLetters(row);
+  const size_t fold = FoldOf(letters.size(), kCellsMax);
+  const std::string cells = Folded(letters, fold);
+  const double count = static_cast<double>(std::max<size_t>(cells.size(), 1));
+
+  std::string svg = "<svg class=\"stripe\" " + form.place + " width=\"100%\" height=\"" +
+                    Place(form.height) + "\" role=\"img\" aria-label=\"" +
+                    InPage(Summary(row.letters)) + "\">";
+  for (size_t begin = 0; begin < cells.size();) {
+    size_t end = begin + 1;
+    while (form.columns.empty() && end < cells.size() && cells[end] == cells[begin]) ++end;
+    const std::string title =
+        form.columns.size() <= begin * fold ? "" : form.columns[begin * fold].name;
+    svg += Box(InkOf(cells[begin]), static_cast<double>(begin) / count,
+               static_cast<double>(end) / count, form.height, title);
+    begin = end;
+  }
+
+  if (form.height < 12) return svg + "</svg>";
+  svg += Details(cells, form.height);
+  return svg + "<rect class=\"frame\" width=\"100%\" height=\"" + Place(form.height) + "\"/></svg>";
+}
+
+std::string Ruler(const ResidencyJob& job, const std::string& place) {
+  if (!job.columns.empty() || job.chunks == 0) return "";
+  const double count = static_cast<double>(job.chunks);
+  std::string svg =
+      "<svg class=\"ruler\" " + place + " width=\"100%\" height=\"14\" aria-hidden=\"true\">";
+
+  for (size_t chunk = 0; chunk < job.chunks; ++chunk) {
+    const std::string number = std::to_string(chunk);
+    // Wide enough for all that are as round, and for this one before the end.
+    const double apart =
+        kNumberRoom * count / static_cast<double>(chunk == 0 ? job.chunks : RoundnessOf(chunk));
+    const double to_end =
+        kDigit * static_cast<double>(number.size()) * count / (count - static_cast<double>(chunk));
+    const double need = std::max(apart, to_end);
+    if (!FitsRoom(need)) continue;
+    svg += "<text class=\"tick" + RoomClass(need) + "\" x=\"" +
+           Across(static_cast<double>(chunk) / count) + "\" y=\"11\">" + number + "</text>";
+  }
+  return svg + "</svg>";
+}
+
+std::vector<KeyEntry> KeyOf(const ResidencyView& residency) {
+  std::vector<KeyEntry> key;
+  for (const auto& [letter, meaning] : residency.legend) {
+    const bool quiet = std::strchr(kQuiet, letter) != nullptr;
+    if (letter != '-') key.push_back({InkOf(letter), meaning, quiet ? ' ' : letter});
+  }
+  key.push_back({"absent", "not there"});
+  return key;
+}
+
+}  // namespace tidepool::client
