@@ -4,6 +4,9 @@
 #include <boost/json.hpp>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
+
 #include "tests/fakes/fake_clock.h"
 #include "trainer/output/traced_seams.h"
 
@@ -150,6 +153,148 @@ TEST_F(StepTraceTest, WhatBeganInAnEarlierStepIsNotShown) {
   EXPECT_TRUE(Slices().empty());
   trace_.End(now);
   EXPECT_EQ(Slices(), (std::vector<Slice>{{5, "reduce-scatter", 0, 1}}));
+}
+
+// What a viewer of this format relies on: slices of a thread nest, and each flow has one begin and
+// one end, on slices of their threads, in the order of time.
+void CheckForm(const std::string& json) {
+  struct Span {
+    double from, to;
+  };
+  std::map<int64_t, std::vector<Span>> lanes;
+  std::map<std::string, std::vector<const boost::json::value*>> flows;
+  const boost::json::value trace = boost::json::parse(json);
+  for (const auto& event : trace.at("traceEvents").as_array()) {
+    const std::string kind(event.at("ph").as_string());
+    if (kind == "M") continue;
+    const double at = event.at("ts").to_number<double>();
+    EXPECT_GE(at, 0);
+    if (kind == "X") {
+      lanes[event.at("tid").to_number<int64_t>()].push_back(
+          {at, at + event.at("dur").to_number<double>()});
+    } else {
+      ASSERT_TRUE(kind == "s" || kind == "f") << kind;
+      flows[std::string(event.at("id").as_string())].push_back(&event);
+    }
+  }
+
+  for (auto& [lane, spans] : lanes) {
+    for (const Span& a : spans) {
+      for (const Span& b : spans) {
+        const bool apart = a.to <= b.from || b.to <= a.from;
+        const bool within =
+            (a.from >= b.from && a.to <= b.to) || (b.from >= a.from && b.to <= a.to);
+        EXPECT_TRUE(apart || within) << "lane " << lane << ": " << a.from << " to " << a.to
+                                     << " and " << b.from << " to " << b.to;
+      }
+    }
+  }
+  for (const auto& [id, points] : flows) {
+    ASSERT_EQ(points.size(), 2u) << id;
+    EXPECT_EQ(points[0]->at("ph").as_string(), "s");
+    EXPECT_EQ(points[1]->at("ph").as_string(), "f");
+    EXPECT_EQ(points[1]->at("bp").as_string(), "e");
+    EXPECT_EQ(points[0]->at("name"), points[1]->at("name"));
+    EXPECT_LE(points[0]->at("ts").to_number<double>(), points[1]->at("ts").to_number<double>());
+    for (const auto* point : points) {
+      const double at = point->at("ts").to_number<double>();
+      const auto& spans = lanes[point->at("tid").to_number<int64_t>()];
+      EXPECT_TRUE(std::any_of(spans.begin(), spans.end(),
+                              [at](const Span& span) { return span.from <= at && at <= span.to; }))
+          << id << " ends on no slice";
+    }
+  }
+}
+
+// Two layers forward and one back, with operators inside operators; each number is a microsecond.
+TEST_F(StepTraceTest, OperatorsLieInLayersAndCopiesFlowToTheirUse) {
+  trace_.BeginStep(1);
+  const StepTrace::Id fetch = trace_.Begin(TraceLane::kH2D, "chunk 0", 0),
+                      other = trace_.Begin(TraceLane::kH2D, "chunk 1", 1);
+  Pass(2);
+  trace_.End(fetch);
+  trace_.Compute("forward 0");
+  const auto run = [&](const char* name, const char* parameter, ChunkId chunk) {
+    trace_.operators()->Begin(name);
+    Pass(1);
+    trace_.operators()->Begin("aten::inner");
+    if (*parameter != 0) trace_.operators()->Uses(parameter, chunk);
+    Pass(2);
+    trace_.operators()->End();
+    trace_.operators()->End();
+  };
+  run("aten::linear", "h.0.attn.weight", 0);
+  run("aten::gelu", "", 0);
+  trace_.End(other);
+  run("aten::linear", "h.1.attn.weight", 1);
+  trace_.Compute("backward 0");
+  run("AddmmBackward0", "h.1.attn.weight", 1);
+  const StepTrace::Id out = trace_.Begin(TraceLane::kD2H, "chunk 1", 1);
+  trace_.Compute("");
+  Pass(1);
+  trace_.End(out);
+
+  const std::string text = trace_.Render(3);
+  CheckForm(text);
+  std::vector<Slice> own, copies;
+  for (const Slice& slice : SlicesOf(text)) (slice.lane == 7 ? own : copies).push_back(slice);
+  EXPECT_EQ(own, (std::vector<Slice>{{7, "forward 0", 2, 9},
+                                     {7, "backward 0", 11, 3},
+                                     {7, "h.0", 2, 6},
+                                     {7, "h.1", 8, 3},
+                                     {7, "h.1", 11, 3},
+                                     {7, "aten::linear", 2, 3},
+                                     {7, "aten::inner", 3, 2},
+                                     {7, "aten::gelu", 5, 3},
+                                     {7, "aten::inner", 6, 2},
+                                     {7, "aten::linear", 8, 3},
+                                     {7, "aten::inner", 9, 2},
+                                     {7, "AddmmBackward0", 11, 3},
+                                     {7, "aten::inner", 12, 2}}));
+  EXPECT_EQ(copies[2], (Slice{2, "chunk 0", 0, 2}));
+  EXPECT_EQ(copies[3], (Slice{102, "chunk 1", 0, 8})) << "a row of its own beside chunk 0";
+
+  const boost::json::value trace = boost::json::parse(text);
+  std::vector<std::string> points;
+  for (const auto& event : trace.at("traceEvents").as_array()) {
+    const std::string kind(event.at("ph").as_string());
+    if (kind == "s" || kind == "f") {
+      points.push_back(kind + " " + std::string(event.at("name").as_string()) + " " +
+                       std::to_string(event.at("tid").to_number<int64_t>()) + " at " +
+                       std::to_string(event.at("ts").to_number<int64_t>()));
+    }
+  }
+  EXPECT_EQ(points, (std::vector<std::string>{"s fetch 2 at 2", "f fetch 7 at 3",
+                                              "s fetch 102 at 8", "f fetch 7 at 9",
+                                              "s gradient 7 at 14", "f gradient 3 at 14"}));
+}
+
+TEST(OperatorsOfAStep, ThatItDoesNotHoldAreCounted) {
+  FakeClock clock;
+  OperatorTrace trace(&clock, 10);
+  trace.Begin("outer");
+  for (int i = 0; i < 15; ++i) {
+    trace.Begin("inner");
+    trace.Uses("h.0.weight", 0);
+    trace.End();
+  }
+  clock.SleepNs(1000);
+  trace.End();
+  EXPECT_EQ(trace.left_out(), 6u);
+  ASSERT_EQ(trace.operators().size(), 10u);
+  EXPECT_EQ(trace.operators()[0].to_ns - trace.operators()[0].from_ns, 1000) << "the outer one";
+  trace.Clear();
+  trace.End();  // of the step before
+  EXPECT_TRUE(trace.operators().empty());
+  EXPECT_EQ(trace.left_out(), 0u);
+}
+
+TEST(LayersOfParameters, AreWhatStandsBeforeTheFirstNumberAndTheNumber) {
+  EXPECT_EQ(LayerOf("h.3.attn.c_attn.weight"), "h.3");
+  EXPECT_EQ(LayerOf("model.layers.12.mlp.gate_proj.weight"), "model.layers.12");
+  EXPECT_EQ(LayerOf("wte.weight"), "wte");
+  EXPECT_EQ(LayerOf("0.weight"), "0");
+  EXPECT_EQ(LayerOf("weight"), "weight");
 }
 
 }  // namespace step_trace_test

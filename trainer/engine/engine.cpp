@@ -83,10 +83,22 @@ Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout
   TP_RETURN_IF_ERROR(bound);
 
   engine->operators_ = std::make_unique<OperatorHook>(engine->cache_.get(), engine->binding_.get());
+  engine->ListenForTrace();
   engine->gradients_ = std::make_unique<GradientHooks>(
       engine->cache_.get(), engine->operators_.get(), std::move(parts.parameters), parts.gradients);
   if (parts.sink) engine->gradients_->SetSink(std::move(parts.sink));
   return engine;
+}
+
+void TrainingEngine::ListenForTrace() {
+  if (trace_ == nullptr) return;
+  OperatorTrace* told = trace_->operators();
+  operators_->SetListener({.begins = [told](const char* name) { told->Begin(name); },
+                           .ends = [told] { told->End(); },
+                           .uses =
+                               [told, this](ParameterId parameter, ChunkId chunk) {
+                                 told->Uses(layout_.parameters[parameter].name, chunk);
+                               }});
 }
 
 Status TrainingEngine::CheckFrozen() const {

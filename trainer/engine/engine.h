@@ -161,6 +161,8 @@ class TrainingEngine {
   Status TraceTraining(const LossFunction& loss);
   // Error of a model that tries to train frozen parameters.
   Status CheckFrozen() const;
+  // Has the trace, where there is one, told of operators.
+  void ListenForTrace();
 
   const ChunkLayout layout_;
   const EngineOptions options_;

@@ -110,7 +110,14 @@ void OperatorHook::CheckThreads() {
                "model"));
 }
 
+void OperatorHook::TellOfUses() {
+  if (!listener_.uses) return;
+  for (const ParameterId parameter : touched_)
+    listener_.uses(parameter, binding_->ChunkOf(parameter));
+}
+
 void OperatorHook::Start(const at::RecordFunction& function) {
+  if (listener_.begins) listener_.begins(function.name());
   if (!status_.ok()) return;
   ++operators_seen_;
   const uint32_t written = FindParametersUsed(*binding_, function, &touched_);
@@ -118,12 +125,14 @@ void OperatorHook::Start(const at::RecordFunction& function) {
     refusals_.push_back({&function, binding_->ChunkOf(written)});
     return binding_->RefuseWrite(refusals_.back().chunk);
   }
+  TellOfUses();
   if (!touched_.empty()) Before(&function, function.name());
 }
 
 // The node's outgoing edges tell the function's inputs: a parameter's gradient goes to its
 // AccumulateGrad.
 void OperatorHook::StartNode(const at::RecordFunction& function) {
+  if (listener_.begins) listener_.begins(function.name());
   if (!status_.ok()) return;
   if (node_) node_();
   const auto node = torch::autograd::get_current_node();
@@ -136,6 +145,7 @@ void OperatorHook::StartNode(const at::RecordFunction& function) {
     const uint32_t parameter = binding_->ParameterOf(sink->variable);
     if (parameter != StorageBinding::kNoParameter) touched_.push_back(parameter);
   }
+  TellOfUses();
   if (!touched_.empty()) Before(&function, function.name());
 }
 
@@ -175,6 +185,7 @@ void OperatorHook::Before(const void* function, const char* name) {
 }
 
 void OperatorHook::After(const void* function) {
+  if (listener_.ends) listener_.ends();
   if (!refusals_.empty() && refusals_.back().function == function) {
     binding_->AdmitWrite(refusals_.back().chunk);
     refusals_.pop_back();

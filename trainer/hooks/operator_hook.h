@@ -59,7 +59,15 @@ class OperatorHook {
     gate_ = std::move(gate);
     node_ = std::move(node);
   }
-  // Number of operators, and calls of Hold, that pin chunks now.
+  // What listens to the operators: `begins` and `ends` of each, and which parameters it uses. None
+  // may throw.
+  struct Listener {
+    std::function<void(const char* name)> begins;
+    std::function<void()> ends;
+    std::function<void(ParameterId parameter, ChunkId chunk)> uses;
+  };
+  void SetListener(Listener listener) { listener_ = std::move(listener); }
+  // Operators that hold chunks at this moment, and those of Hold.
   size_t holding() const { return holding_; }
   // Pins the parameters that contain these tensors until LetGo, like an operator that reads them:
   // for code that accesses them by address. Returns a number for LetGo; 0: nothing to release,
@@ -96,6 +104,7 @@ class OperatorHook {
     ChunkId chunk;
   };
   void Start(const at::RecordFunction& function);
+  void TellOfUses();
   void StartNode(const at::RecordFunction& function);
   // Requires the operator's parameters in touched_. Pins nothing if an enclosing operator uses all
   // of them, or after a failure.
@@ -116,6 +125,7 @@ class OperatorHook {
   std::vector<Refusal> refusals_;
   std::function<Status()> gate_;
   std::function<void()> node_;
+  Listener listener_;
   std::vector<Move> moves_;
   Status status_;
   bool all_spare_ = false;

@@ -2,19 +2,48 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <string_view>
+#include <map>
+#include <optional>
 
-#include "base/text/json_writer.h"
+#include "trainer/output/trace_events.h"
 
 namespace tidepool::trainer {
 namespace {
 
-constexpr std::array<std::string_view, 6> kLaneNames{"compute",        "H2D", "D2H", "all-gather",
-                                                     "reduce-scatter", "Adam"};
+constexpr std::array<const char*, 7> kLaneNames{
+    "compute", "H2D", "D2H", "all-gather", "reduce-scatter", "Adam", "layers and operators"};
 
-double Micros(int64_t ns) {
-  return std::round(static_cast<double>(ns) / 1000);
+constexpr uint64_t Number(TraceLane lane) {
+  return static_cast<uint64_t>(lane);
+}
+
+// Uses of each chunk, in order.
+using Uses = std::map<int64_t, std::vector<TraceSlice>>;
+
+Uses UsesOf(const std::vector<OperatorTrace::Operator>& operators) {
+  Uses uses;
+  for (const OperatorTrace::Operator& each : operators) {
+    if (each.to_ns == 0) continue;
+    for (const ChunkId chunk : each.chunks) {
+      uses[chunk].push_back(
+          {Number(TraceLane::kOperators), each.name, each.from_ns, each.to_ns, chunk});
+    }
+  }
+  return uses;
+}
+
+// From a fetch to the first use of its chunk that had not ended, or from the last use before it to
+// a gradient's way out.
+std::optional<TraceFlow> FlowOf(const TraceSlice& copy, bool out, const Uses& uses) {
+  const auto found = uses.find(copy.chunk);
+  if (copy.to_ns == 0 || found == uses.end()) return {};
+  std::optional<TraceFlow> flow;
+  for (const TraceSlice& use : found->second) {
+    if (out && use.from_ns <= copy.from_ns) flow = TraceFlow{"gradient", use, copy};
+    if (!out && !flow && use.to_ns >= copy.from_ns) flow = TraceFlow{"fetch", copy, use};
+  }
+  // A chunk that is fetched for the next step has no use in this one.
+  return flow;
 }
 
 }  // namespace
@@ -24,6 +53,7 @@ void StepTrace::BeginStep(uint64_t step) {
   first_ += slices_.size();
   slices_.clear();
   marks_.clear();
+  operators_.Clear();
   if (timer_.begin_step) timer_.begin_step();
   begin_ns_ = clock_->NowNs();
   update_from_ns_ = sealed_ns_;
@@ -34,8 +64,9 @@ void StepTrace::Compute(const std::string& name) {
   marks_.push_back({name, clock_->NowNs(), timer_.mark ? timer_.mark() : 0});
 }
 
-StepTrace::Id StepTrace::Begin(TraceLane lane, const std::string& name) {
-  slices_.push_back({lane, name, clock_->NowNs(), 0});
+StepTrace::Id StepTrace::Begin(TraceLane lane, const std::string& name,
+                               std::optional<ChunkId> chunk) {
+  slices_.push_back({Number(lane), name, clock_->NowNs(), 0, chunk ? int64_t{*chunk} : -1});
   return first_ + slices_.size() - 1;
 }
 
@@ -43,53 +74,69 @@ void StepTrace::End(Id id) {
   if (id >= first_ && id - first_ < slices_.size()) slices_[id - first_].to_ns = clock_->NowNs();
 }
 
-std::vector<StepTrace::Slice> StepTrace::ComputeSlices() const {
+std::vector<TraceSlice> StepTrace::ComputeSlices() const {
   const auto at = [this](size_t i) {
     if (!timer_.seconds_between) return marks_[i].host_ns;
     return marks_[0].host_ns +
            static_cast<int64_t>(timer_.seconds_between(marks_[0].device, marks_[i].device) * 1e9);
   };
 
-  std::vector<Slice> slices;
+  std::vector<TraceSlice> slices;
   for (size_t i = 0; i + 1 < marks_.size(); ++i) {
     if (!marks_[i].name.empty())
-      slices.push_back({TraceLane::kCompute, marks_[i].name, at(i), at(i + 1)});
+      slices.push_back({Number(TraceLane::kCompute), marks_[i].name, at(i), at(i + 1)});
   }
   return slices;
 }
 
+// Forward and backward of each micro-batch, around layers, around operators: one within the other.
+void StepTrace::AddOperators(TraceEvents* events) const {
+  std::vector<int64_t> bounds;
+  for (const Mark& mark : marks_) bounds.push_back(mark.host_ns);
+  for (size_t i = 0; i + 1 < marks_.size(); ++i) {
+    if (!marks_[i].name.empty() && !operators_.operators().empty())
+      events->Add({Number(TraceLane::kOperators), marks_[i].name, bounds[i], bounds[i + 1]});
+  }
+
+  for (TraceSlice& layer : operators_.Layers(bounds)) {
+    layer.lane = Number(TraceLane::kOperators);
+    events->Add(layer);
+  }
+  for (const OperatorTrace::Operator& each : operators_.operators())
+    events->Add({Number(TraceLane::kOperators), each.name, each.from_ns, each.to_ns});
+}
+
 std::string StepTrace::Render(uint32_t rank) const {
-  std::vector<Slice> all = ComputeSlices();
-  all.insert(all.end(), slices_.begin(), slices_.end());
-  if (update_from_ns_ > 0 && seen_ns_ > update_from_ns_) {
-    all.push_back({TraceLane::kAdam, "update of step " + std::to_string(step_ - 1), update_from_ns_,
-                   seen_ns_});
-  }
-
   const int64_t zero_ns = update_from_ns_ > 0 ? std::min(update_from_ns_, begin_ns_) : begin_ns_;
-  JsonWriter json;
-  json.BeginObject().Field("displayTimeUnit", "ms").Key("traceEvents").BeginArray();
+  const std::string more = operators_.left_out() > 0
+                               ? ", " + std::to_string(operators_.left_out()) + " operators more"
+                               : "";
+  TraceEvents events(zero_ns, rank,
+                     "rank " + std::to_string(rank) + ", step " + std::to_string(step_) + more);
+  for (size_t i = 0; i < kLaneNames.size(); ++i) events.NameLane(i + 1, kLaneNames[i]);
+  for (const TraceSlice& slice : ComputeSlices()) events.Add(slice);
 
-  const auto name = [&](const char* what, uint64_t lane, std::string_view text) {
-    json.BeginObject()
-        .Field("ph", "M")
-        .Field("name", what)
-        .Field("pid", uint64_t{rank})
-        .Field("tid", lane);
-    json.Key("args").BeginObject().Field("name", text).EndObject().EndObject();
-  };
-
-  name("process_name", 0, "rank " + std::to_string(rank) + ", step " + std::to_string(step_));
-  for (size_t i = 0; i < kLaneNames.size(); ++i) name("thread_name", i + 1, kLaneNames[i]);
-
-  for (const Slice& slice : all) {
-    if (slice.to_ns == 0) continue;
-    json.BeginObject().Field("ph", "X").Field("name", slice.name).Field("pid", uint64_t{rank});
-    json.Field("tid", static_cast<uint64_t>(slice.lane))
-        .Field("ts", Micros(slice.from_ns - zero_ns));
-    json.Field("dur", Micros(slice.to_ns - slice.from_ns)).EndObject();
+  const Uses uses = UsesOf(operators_.operators());
+  std::vector<TraceFlow> flows;
+  for (size_t lane = Number(TraceLane::kH2D); lane < Number(TraceLane::kAdam); ++lane) {
+    std::vector<TraceSlice> own;
+    std::copy_if(slices_.begin(), slices_.end(), std::back_inserter(own),
+                 [lane](const TraceSlice& slice) { return slice.lane == lane; });
+    events.AddRows(kLaneNames[lane - 1], &own);
+    if (lane > Number(TraceLane::kD2H)) continue;
+    for (const TraceSlice& copy : own) {
+      const auto flow = FlowOf(copy, lane == Number(TraceLane::kD2H), uses);
+      if (flow) flows.push_back(*flow);
+    }
   }
-  return json.EndArray().EndObject().Take();
+
+  if (update_from_ns_ > 0 && seen_ns_ > update_from_ns_) {
+    events.Add({Number(TraceLane::kAdam), "update of step " + std::to_string(step_ - 1),
+                update_from_ns_, seen_ns_});
+  }
+  AddOperators(&events);
+  for (const TraceFlow& flow : flows) events.Add(flow);
+  return events.Take();
 }
 
 }  // namespace tidepool::trainer

@@ -3,29 +3,47 @@
 //
 // One thread (the trainer's main thread). Each step starts over; Render returns the last one.
 // Lanes:
-//  compute          forward and backward of each micro-batch; by the device's clock if it has one,
-//                   aligned to the step's first mark
-//  H2D, D2H         from the request for a chunk, or for the transfer of its gradients, until this
-//                   rank saw that they had been copied
-//  all-gather,
-//  reduce-scatter   from their start until this rank saw their end
-//  Adam             from the seal of the previous step until this rank had each chunk of the new
-//                   version once: the update is complete by then
-// All lanes but compute use the host's clock at calls of this rank, so ends are late by up to the
-// interval between two calls.
+//   compute          forward and backward of each micro-batch; by the device's clock where it has
+//                    one, laid from the step's first mark on
+//   H2D, D2H         from the request of a chunk, or of its gradients' way out, until this rank saw
+//                    that they had been copied
+//   all-gather,
+//   reduce-scatter   from their start until this rank saw their end
+//   Adam             from the seal of the step before until this rank had each chunk of the new
+//                    version once: the update is over by then
+//   layers and       forward and backward, around the layers whose parameters are used one after
+//   operators        the other, around LibTorch's operators and nodes of backward
+// Flows lead from the fetch of a chunk to the operator that uses it, and from the last operator
+// that used it to its gradients' way out: a reader sees what a step waits for. Copies that overlap
+// lie in rows of their lane.
+// All but compute are the host's clock at calls of this rank, so ends are late by up to the
+// distance of two calls.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/ids.h"
+#include "trainer/output/operator_trace.h"
 
 namespace tidepool::trainer {
 
-// The lanes of the trace.
-enum class TraceLane : uint32_t { kCompute = 1, kH2D, kD2H, kAllGather, kReduceScatter, kAdam };
+class TraceEvents;
+
+// The lanes of the picture.
+enum class TraceLane : uint32_t {
+  kCompute = 1,
+  kH2D,
+  kD2H,
+  kAllGather,
+  kReduceScatter,
+  kAdam,
+  kOperators
+};
 
 // Timestamps in the order of a device's work.
 struct DeviceTimer {
@@ -40,16 +58,19 @@ class StepTrace {
 
   // `timer`: null functions on the host.
   explicit StepTrace(const Clock* clock, DeviceTimer timer = {})
-      : clock_(clock), timer_(std::move(timer)) {}
+      : clock_(clock), timer_(std::move(timer)), operators_(clock) {}
 
   // Drops the previous step.
   void BeginStep(uint64_t step);
   // Names the computation from now to the next mark; empty: none.
   void Compute(const std::string& name);
-  Id Begin(TraceLane lane, const std::string& name);
-  // `id` may be of an earlier step; it is then ignored.
+  // `chunk`: that it moves.
+  Id Begin(TraceLane lane, const std::string& name, std::optional<ChunkId> chunk = {});
+  // `id` may be of an earlier step; it is no longer shown then.
   void End(Id id);
-  // Marks the seal of a step; its update lasts until chunks of the new version have been seen.
+  // What the hook of operators tells.
+  OperatorTrace* operators() { return &operators_; }
+  // A step was sealed; its update begins, and goes on as far as chunks of the new version are seen.
   void Sealed() { sealed_ns_ = clock_->NowNs(); }
   void ChunkSeen() { seen_ns_ = clock_->NowNs(); }
 
@@ -57,25 +78,22 @@ class StepTrace {
   std::string Render(uint32_t rank) const;
 
  private:
-  struct Slice {
-    TraceLane lane;
-    std::string name;
-    int64_t from_ns, to_ns;  // to_ns 0: end not seen
-  };
   struct Mark {
     std::string name;
     int64_t host_ns;
     size_t device;
   };
-  std::vector<Slice> ComputeSlices() const;
+  std::vector<TraceSlice> ComputeSlices() const;
+  void AddOperators(TraceEvents* events) const;
 
   const Clock* const clock_;
   const DeviceTimer timer_;
   uint64_t step_ = 0;
   int64_t begin_ns_ = 0, sealed_ns_ = 0, seen_ns_ = 0;
-  int64_t update_from_ns_ = 0;  // of the previous step
-  std::vector<Slice> slices_;
+  int64_t update_from_ns_ = 0;  // of the step before
+  std::vector<TraceSlice> slices_;
   std::vector<Mark> marks_;
+  OperatorTrace operators_;
   Id first_ = 1;  // of slices_.front()
 };
 

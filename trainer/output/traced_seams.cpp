@@ -10,8 +10,9 @@ Result<client::Ticket> TracedService::Note(Result<client::Ticket> ticket, TraceL
                                            const client::Range& range, bool update) {
   if (!ticket.ok()) return ticket;
   LookAtFlags();
-  going_[ticket.value()] = {.id = trace_->Begin(lane, "chunk " + std::to_string(range.chunk)),
-                            .update = update};
+  going_[ticket.value()] = {
+      .id = trace_->Begin(lane, "chunk " + std::to_string(range.chunk), range.chunk),
+      .update = update};
   return ticket;
 }
 
