@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "base/picture/palette.h"
 #include "base/units.h"
 
 namespace tidepool::trainer {
@@ -16,33 +17,11 @@ constexpr double kTitleY = 30, kLegendY = 48, kLanesY = 84;
 constexpr double kLane = 22, kThinLane = 12, kGap = 6, kComplexGap = 16;
 constexpr double kAxis = 44, kDigit = 7;
 
-constexpr const char* kStyle = R"(  <style>
-    .paper { fill: #ffffff; stroke: #d0d7de; }
-    .forward { fill: #56b4e9; }
-    .backward { fill: #e69f00; }
-    .weights { fill: #0072b2; }
-    .tensors { fill: #009e73; }
-    .sums { fill: #cc79a7; }
-    .lane { fill: #f0f2f5; }
-    .axis { stroke: #57606a; stroke-width: 1; }
-    .grid { stroke: #d0d7de; stroke-width: 1; }
-    text { font: 12px -apple-system, "Segoe UI", "DejaVu Sans", Helvetica, Arial, sans-serif; fill: #1f2328; }
-    .head { font-weight: bold; font-size: 16px; }
-    .small { fill: #57606a; }
-    .end { text-anchor: end; }
-    .middle { text-anchor: middle; }
-    .number { font-size: 11px; fill: #17212b; text-anchor: middle; }
-    @media (prefers-color-scheme: dark) {
-      .paper { fill: #0d1117; stroke: #30363d; }
-      .lane { fill: #161b22; }
-      .axis { stroke: #8b949e; }
-      .grid { stroke: #30363d; }
-      text { fill: #e6edf3; }
-      .small { fill: #9198a1; }
-      .number { fill: #17212b; }
-    }
-  </style>
-)";
+// Beside the palette's own.
+constexpr const char* kStyle =
+    R"(.paper{fill:var(--card);stroke:var(--line)}.lane{fill:var(--faint)}
+.forward{fill:var(--coming)}.backward{fill:var(--complete)}.weights{fill:var(--nvme)}.tensors{fill:var(--held)}.sums{fill:var(--updating)}
+svg .head{font-weight:bold;font-size:16px}svg .small{fill:var(--soft)}svg .number{font-size:11px;fill:#17212b;text-anchor:middle})";
 
 std::string Pixels(double value) {
   return FormatFixed(value, 2);
@@ -148,7 +127,8 @@ class Picture {
     text +=
         "  <desc id=\"desc\">One step of a pipeline over time: which stage each GPU computes, "
         "forward and backward, and what each root complex copies up and down.</desc>\n";
-    text += kStyle + Rect("paper", {0.5, 0.5, kWidth - 1, height - 1});
+    text += "  <style>\n" + PictureStyle(PictureHome::kFile) + kStyle + "\n  </style>\n";
+    text += Rect("paper", {0.5, 0.5, kWidth - 1, height - 1});
     text += Text("head", kLeft, kTitleY, title_);
 
     constexpr std::array<std::array<const char*, 2>, 5> kLegend{
