@@ -7,11 +7,8 @@
 namespace tidepool::trainer {
 namespace {
 
-// memserver's default reserve for the rest of the machine.
-constexpr uint64_t kLeftBytes = 256 * kMiB;
-
 bool Fits(uint64_t bytes, const MemoryBudget& there) {
-  return bytes + kLeftBytes <= there.bytes_available;
+  return bytes + kHostLeftBytes <= there.bytes_available;
 }
 
 // Host bytes that are not states: the rCaches of ranks on the host.
@@ -95,7 +92,7 @@ std::string DescribeFit(const HostFit& fit) {
   const std::string there = FormatBytes(fit.there.bytes_available) + " of host memory are here (" +
                             fit.there.limited_by + ")";
   if (fit.fits)
-    return "fits      yes: " + there + ", of which " + FormatBytes(kLeftBytes) + " stay free\n";
+    return "fits      yes: " + there + ", of which " + FormatBytes(kHostLeftBytes) + " stay free\n";
 
   std::string text = "fits      no: " + FormatBytes(fit.bytes) + " are needed, and " + there + "\n";
   for (const WayToFit& way : fit.ways) {
@@ -112,7 +109,8 @@ Status CheckPrivatePool(uint64_t pool_bytes, const MemoryBudget& there) {
                 "the private memserver would need a pool of " + FormatBytes(pool_bytes) + ", and " +
                     FormatBytes(there.bytes_available) + " are available")
       .Where("--standalone")
-      .Why("the limit is " + there.limited_by + ", and " + FormatBytes(kLeftBytes) + " stay free")
+      .Why("the limit is " + there.limited_by + ", and " + FormatBytes(kHostLeftBytes) +
+           " stay free")
       .Fix("`trainer estimate` with the same flags says what would fit");
 }
 

@@ -10,11 +10,15 @@
 
 #include "base/status.h"
 #include "base/system/system_memory.h"
+#include "base/units.h"
 #include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {
 
-// Additional flags, and the host memory that the run takes with them.
+// What memserver leaves to the rest of the machine unless it is told otherwise.
+inline constexpr uint64_t kHostLeftBytes = 256 * kMiB;
+
+// Flags beside those that were given, and the host memory that the run takes with them.
 struct WayToFit {
   std::string flags;
   uint64_t bytes = 0;

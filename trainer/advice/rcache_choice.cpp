@@ -173,20 +173,56 @@ Result<RcacheChoice> ChooseRcache(const ChoiceTask& task) {
   return choice;
 }
 
-uint64_t ChooseHostBlocks(const ChoiceTask& task) {
-  const SearchInput input =
-      InputOf(task, ForeseeOrder(task.profile->trace, *task.layout, task.rank, task.micro_batches));
-  const auto moved = [&input](const RcacheSize& size) {
-    const Share share = CostOf(input, size, 0);
-    return static_cast<double>(share.bytes_up + share.bytes_down) / input.ranks;
-  };
+namespace {
 
-  const double least = moved(input.sizes.back());
-  const double free = task.profile->arithmetic * task.micro_batches * kNoticedShare;
-  for (const RcacheSize& size : input.sizes) {
-    if ((moved(size) - least) * kArithmeticPerByte <= free) return size.blocks;
+// Bytes that one rank moves in a step, by size of the rCache.
+class StepBytes {
+ public:
+  explicit StepBytes(const ChoiceTask& task)
+      : input_(InputOf(
+            task, ForeseeOrder(task.profile->trace, *task.layout, task.rank, task.micro_batches))) {
   }
-  return input.sizes.back().blocks;
+
+  const std::vector<RcacheSize>& sizes() const { return input_.sizes; }
+  double Of(const RcacheSize& size) const {
+    const Share share = CostOf(input_, size, 0);
+    return static_cast<double>(share.bytes_up + share.bytes_down) / input_.ranks;
+  }
+  double Least() const { return Of(input_.sizes.back()); }
+
+ private:
+  const SearchInput input_;
+};
+
+double ArithmeticOf(const ChoiceTask& task) {
+  return task.profile->arithmetic * task.micro_batches;
+}
+
+}  // namespace
+
+uint64_t ChooseHostBlocks(const ChoiceTask& task) {
+  const StepBytes moved(task);
+  const double least = moved.Least();
+  for (const RcacheSize& size : moved.sizes()) {
+    if ((moved.Of(size) - least) * kArithmeticPerByte <= ArithmeticOf(task) * kNoticedShare)
+      return size.blocks;
+  }
+  return moved.sizes().back().blocks;
+}
+
+SmallRcache SmallestRcache(const ChoiceTask& task, bool on_host, double loss_most) {
+  const StepBytes moved(task);
+  const double least = moved.Least(), most_blocks_cost = std::max(least, 1.0);
+  const double step =
+      on_host ? ArithmeticOf(task) / kArithmeticPerByte + most_blocks_cost : most_blocks_cost;
+
+  SmallRcache small{.most_blocks = moved.sizes().back().blocks};
+  for (const RcacheSize& size : moved.sizes()) {
+    small.blocks = size.blocks;
+    small.loss = (moved.Of(size) - least) / step;
+    if (small.loss < loss_most) break;
+  }
+  return small;
 }
 
 std::string DescribeChoice(const RcacheChoice& c) {

@@ -69,7 +69,17 @@ Result<RcacheChoice> ChooseRcache(const ChoiceTask& task);
 // ratio of memory and cores on today's hosts. Ignores the available memory.
 uint64_t ChooseHostBlocks(const ChoiceTask& task);
 
-// Several lines, printed below the plan.
+// An rCache that loses little.
+struct SmallRcache {
+  uint64_t blocks = 0, most_blocks = 0;  // the latter: that save anything
+  double loss = 0;                       // against them
+};
+// The fewest blocks with which a step loses less than the share `loss_most` against most_blocks. On
+// the host what is lost is time, by the same weights as those of ChooseHostBlocks; else bytes that
+// are moved. The room is not looked at.
+SmallRcache SmallestRcache(const ChoiceTask& task, bool on_host, double loss_most);
+
+// Some lines, shown below those of the plan.
 std::string DescribeChoice(const RcacheChoice& choice);
 // Writes one object; the caller has already written its key.
 void WriteChoice(const RcacheChoice& choice, JsonWriter* json);

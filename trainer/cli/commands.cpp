@@ -22,6 +22,8 @@
 #include "trainer/output/hugging_face.h"
 #include "trainer/run/describe_plan.h"
 #include "trainer/run/run_plan.h"
+#include "trainer/advice/limits/run_limits.h"
+#include "trainer/advice/pipeline_run.h"
 #include "trainer/advice/settle_rcache.h"
 #include "trainer/advice/settle_pipeline.h"
 
@@ -66,6 +68,49 @@ Result<std::optional<GpuEstimate>> OfGpu(const RunOptions& options, RunPlan* pla
                                    ServerContextOf(server, device::Text(chosen.gpu->uuid))));
 }
 
+// What one rank has left for a step, where that is known: of its GPU, or of the host beside the
+// pool and the rCaches.
+std::optional<LimitsTask> RoomFor(const RunPlan& plan, const GpuEstimate* gpu,
+                                  const HostFit& host) {
+  LimitsTask task;
+  const uint64_t world = plan.layout.world;
+  if (gpu != nullptr) {
+    if (!gpu->now) return std::nullopt;
+    const uint64_t taken = gpu->rank_bytes * gpu->sharers + gpu->states_bytes;
+    task.room_bytes = (gpu->now->free - std::min(gpu->now->free, taken)) / gpu->sharers;
+    task.room_name = "the GPU, for each rank";
+  } else {
+    const uint64_t taken = host.bytes + kHostLeftBytes;
+    task.room_bytes =
+        (host.there.bytes_available - std::min(host.there.bytes_available, taken)) / world;
+    task.room_name = world == 1 ? "host memory" : "host memory, for each rank";
+  }
+  task.on_host = gpu == nullptr;
+  return task;
+}
+
+// The largest batch and the smallest rCache; nothing where the run does not fit, or goes by stages.
+Result<std::optional<RunLimits>> LimitsOf(const RunOptions& options, const RunPlan& plan,
+                                          std::optional<LimitsTask> task, bool fits) {
+  if (!task || !fits || plan.stages) return std::optional<RunLimits>();
+  TP_ASSIGN_OR_RETURN(const StepProfile profile, ProfileRun(plan, options));
+  const uint32_t columns = ColumnsOf(options, plan.layout.world);
+  task->choice.layout = &plan.layout;
+  task->choice.profile = &profile;
+  task->choice.rank = plan.rank;
+  task->choice.micro_batches = options.training.micro_batches;
+  task->choice.optimizer = plan.spec.optimizer;
+
+  task->profile = [&](uint64_t sequences) {
+    RunOptions other = options;
+    other.data.batch = sequences * columns;
+    return ProfileRun(plan, other);
+  };
+  TP_ASSIGN_OR_RETURN(RunLimits limits, FindLimits(*task));
+  limits.batch *= columns;
+  return std::optional(std::move(limits));
+}
+
 Status Estimate(RunOptions options) {
   uint32_t world = options.ranks;
   if (world == 0) {
@@ -97,11 +142,14 @@ Status Estimate(RunOptions options) {
   if (!options.data.path.empty())
     TP_RETURN_IF_ERROR(OpenRunCorpus(options, plan.shape, world, 0, plan.from.get()).status());
   TP_ASSIGN_OR_RETURN(const std::optional<GpuEstimate> gpu, OfGpu(options, &plan));
+  const HostFit fit = JudgeHost(options, plan, !gpu, ReadMemoryBudget());
+  TP_ASSIGN_OR_RETURN(const std::optional<RunLimits> limits,
+                      LimitsOf(options, plan, RoomFor(plan, gpu ? &*gpu : nullptr, fit), fit.fits));
   std::cout << (options.output.json
-                    ? PlanJson(plan, gpu ? &*gpu : nullptr) + "\n"
+                    ? PlanJson(plan, gpu ? &*gpu : nullptr, limits ? &*limits : nullptr) + "\n"
                     : DescribePlan(plan) + DescribeGpuStates(plan) +
-                          (gpu ? DescribeGpu(*gpu) : "") +
-                          DescribeFit(JudgeHost(options, plan, !gpu, ReadMemoryBudget())));
+                          (gpu ? DescribeGpu(*gpu) : "") + (limits ? DescribeLimits(*limits) : "") +
+                          DescribeFit(fit));
   return {};
 }
 

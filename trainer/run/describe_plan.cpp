@@ -264,7 +264,7 @@ std::string DescribePlan(const RunPlan& plan) {
   return lines.Take();
 }
 
-std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu) {
+std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu, const RunLimits* limits) {
   const MemoryEstimate& m = plan.memory;
   const client::StateBytes states = client::StateBytesOf(plan.spec);
   JsonWriter json;
@@ -281,6 +281,7 @@ std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu) {
   WriteRcache(plan, &json);
   WriteStatesElsewhere(plan, &json);
   if (gpu != nullptr) WriteGpu(*gpu, &json);
+  if (limits != nullptr) WriteLimits(*limits, &json.Key("limits"));
 
   // The --pool of a `memserver run` for this job alone.
   json.Field("pool_bytes", RoundUp(states.total() + m.frozen, kMiB))
