@@ -1,5 +1,6 @@
 #include "memserver/residency/quota.h"
 
+#include <algorithm>
 #include <array>
 
 #include "base/units.h"
@@ -64,7 +65,15 @@ std::string QuotaBook::AccountOf(const std::string& job, uint32_t uid) const {
 Quota QuotaBook::QuotaOf(const std::string& account) const {
   if (const auto it = set_.find(account); it != set_.end()) return it->second;
   const auto it = configured_.find(account);
-  return it == configured_.end() ? fallback_ : it->second;
+  return it == configured_.end() ? fallback_ : Shared(*it);
+}
+
+// An account of one job has the share that was set for the job.
+Quota QuotaBook::Shared(const std::pair<const std::string, Quota>& rule) const {
+  const auto share = std::find_if(shares_.begin(), shares_.end(), [&](const auto& each) {
+    return JobAccount(each.first) == rule.first;
+  });
+  return share == shares_.end() ? rule.second : Changed(rule.second, share->second);
 }
 
 Quota QuotaBook::QuotaFor(const std::string& job, uint32_t uid) const {
@@ -79,6 +88,11 @@ void QuotaBook::SetJob(const std::string& job, const Quota& quota) {
 }
 
 void QuotaBook::SetShare(const std::string& job, uint32_t weight, Priority priority) {
+  if (const auto own = set_.find(JobAccount(job)); own != set_.end()) {
+    own->second.weight = weight;
+    own->second.priority = priority;
+    return;
+  }
   shares_[job] = {.weight = weight, .priority = priority};
 }
 
@@ -97,7 +111,7 @@ QuotaBook QuotaBook::Reconfigured(const std::vector<QuotaRule>& rules,
 
 std::vector<QuotaRule> QuotaBook::Rules() const {
   std::map<std::string, Quota> all = set_;
-  all.insert(configured_.begin(), configured_.end());  // what was set remains
+  for (const auto& rule : configured_) all.emplace(rule.first, Shared(rule));  // what was set stays
   std::vector<QuotaRule> rules;
   for (const auto& [account, quota] : all) rules.push_back({account, quota});
   return rules;

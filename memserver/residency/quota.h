@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -75,7 +76,7 @@ class QuotaBook {
   // Gives the job an account of its own, until ForgetJob.
   void SetJob(const std::string& job, const Quota& quota);
   // Leaves the job in its account but gives it a weight and a priority of its own, until ForgetJob
-  // or SetJob.
+  // or SetJob. An account that is the job's alone has them too.
   void SetShare(const std::string& job, uint32_t weight, Priority priority);
   void ForgetJob(const std::string& job);
   // The same book with other rules and another fallback from the configuration; values set for jobs
@@ -85,6 +86,8 @@ class QuotaBook {
   std::vector<QuotaRule> Rules() const;
 
  private:
+  Quota Shared(const std::pair<const std::string, Quota>& rule) const;
+
   std::map<std::string, Quota> configured_, set_;  // by account
   std::map<std::string, QuotaChange> shares_;      // by job
   Quota fallback_;

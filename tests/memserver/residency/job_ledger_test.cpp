@@ -262,5 +262,26 @@ TEST(QuotaBook, AShareIsTheJobsAndItsAccountStays) {
   EXPECT_EQ(book.QuotaFor("gpt", 7).weight, 2u);
 }
 
+// memctl job quota gpt --guarantee ..., then --weight 3 --priority high: `quotas` and `ps` say the
+// same of it.
+TEST(QuotaBook, AnAccountOfOneJobHasTheShareThatWasSetForTheJob) {
+  QuotaBook book({{"job:bert", {.limit = 100, .weight = 2}}}, {});
+  book.SetJob("gpt", {.guarantee = 50, .limit = 100});
+  for (const char* job : {"gpt", "bert"}) {
+    book.SetShare(job, 3, Priority::kHigh);
+    const Quota shown = book.QuotaOf(JobAccount(job));
+    EXPECT_EQ(shown, book.QuotaFor(job, 7));
+    EXPECT_EQ(shown.weight, 3u);
+    EXPECT_EQ(shown.priority, Priority::kHigh);
+    EXPECT_EQ(shown.limit, 100u) << "the share alone is another one";
+  }
+  for (const QuotaRule& rule : book.Rules()) EXPECT_EQ(rule.quota, book.QuotaOf(rule.account));
+  const QuotaBook reloaded = book.Reconfigured({{"job:bert", {.limit = 70}}}, {});
+  EXPECT_EQ(reloaded.QuotaOf("job:bert"), reloaded.QuotaFor("bert", 7));
+  EXPECT_EQ(reloaded.QuotaOf("job:bert").limit, 70u);
+  book.ForgetJob("bert");
+  EXPECT_EQ(book.QuotaOf("job:bert").weight, 2u);
+}
+
 }  // namespace job_ledger_test
 }  // namespace tidepool::memserver
