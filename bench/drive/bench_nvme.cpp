@@ -229,10 +229,11 @@ void Measure(Ours* ours, const PieceRuns& runs, nvme::IoKind kind, RowPrinter* r
   const FioWay way = BestFioWay(path, direction, nvme::kDataFileName);
   const uint64_t blocks = runs.block_bytes > 0 ? runs.block_bytes : BestBlocks(ours, kind);
   ours->UseBlocksOf(blocks);
-  std::fprintf(stderr,
-               "bench_nvme: %s: fio is best with blocks of %s, %u of them out, pieces are moved in "
-               "blocks of %s\n",
-               direction.c_str(), way.block, way.depth, FormatBytes(blocks).c_str());
+  const std::string of_fio = HasFio() ? "fio is best with blocks of " + std::string(way.block) +
+                                            ", " + std::to_string(way.depth) + " of them out; "
+                                      : "";
+  std::fprintf(stderr, "bench_nvme: %s: %spieces are moved in blocks of %s\n", direction.c_str(),
+               of_fio.c_str(), FormatBytes(blocks).c_str());
 
   const FioWay checking{.block = way.block, .depth = way.depth, .checks = true};
   if (!reads) MeasureFio(path, "write", checking);  // not counted: fio's first writes allocate
