@@ -74,6 +74,7 @@ std::optional<LimitsTask> RoomFor(const RunPlan& plan, const GpuEstimate* gpu,
                                   const HostFit& host) {
   LimitsTask task;
   const uint64_t world = plan.layout.world;
+
   if (gpu != nullptr) {
     if (!gpu->now) return std::nullopt;
     const uint64_t taken = gpu->rank_bytes * gpu->sharers + gpu->states_bytes;
@@ -85,6 +86,7 @@ std::optional<LimitsTask> RoomFor(const RunPlan& plan, const GpuEstimate* gpu,
         (host.there.bytes_available - std::min(host.there.bytes_available, taken)) / world;
     task.room_name = world == 1 ? "host memory" : "host memory, for each rank";
   }
+
   task.on_host = gpu == nullptr;
   return task;
 }
@@ -142,6 +144,7 @@ Status Estimate(RunOptions options) {
   if (!options.data.path.empty())
     TP_RETURN_IF_ERROR(OpenRunCorpus(options, plan.shape, world, 0, plan.from.get()).status());
   TP_ASSIGN_OR_RETURN(const std::optional<GpuEstimate> gpu, OfGpu(options, &plan));
+
   const HostFit fit = JudgeHost(options, plan, !gpu, ReadMemoryBudget());
   TP_ASSIGN_OR_RETURN(const std::optional<RunLimits> limits,
                       LimitsOf(options, plan, RoomFor(plan, gpu ? &*gpu : nullptr, fit), fit.fits));

@@ -123,6 +123,7 @@ std::string StepTrace::Render(uint32_t rank) const {
     std::copy_if(slices_.begin(), slices_.end(), std::back_inserter(own),
                  [lane](const TraceSlice& slice) { return slice.lane == lane; });
     events.AddRows(kLaneNames[lane - 1], &own);
+
     if (lane > Number(TraceLane::kD2H)) continue;
     for (const TraceSlice& copy : own) {
       const auto flow = FlowOf(copy, lane == Number(TraceLane::kD2H), uses);

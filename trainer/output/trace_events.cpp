@@ -45,6 +45,7 @@ void TraceEvents::AddRows(const std::string& name, std::vector<TraceSlice>* slic
       if (number > 0)
         NameLane(slice.lane + kRowStride * number, name + " (" + std::to_string(number + 1) + ")");
     }
+
     free_from[number] = slice.to_ns;
     slice.lane += kRowStride * number;
     Add(slice);

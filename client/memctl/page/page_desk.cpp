@@ -69,6 +69,7 @@ PageAnswer PageDesk::Answer(const PageQuestion& question) {
     return Problem(404, Status(ErrorId::kAdminNotFound, "the page has no such part")
                             .Fix("open the address that `memctl page` has printed"));
   }
+
   if (question.method != "GET" && question.method != "HEAD") {
     PageAnswer refused =
         Problem(405, Status(ErrorId::kAdminBadRequest, "the page shows, and changes nothing")
@@ -82,6 +83,7 @@ PageAnswer PageDesk::Answer(const PageQuestion& question) {
             .content_type = "text/css; charset=utf-8",
             .body = PictureStyle(PictureHome::kPage)};
   }
+
   if (file != files.end())
     return {.status = 200,
             .content_type = std::string(file->content_type),
