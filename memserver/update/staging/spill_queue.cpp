@@ -16,9 +16,7 @@
 
 namespace tidepool::memserver {
 namespace {
-
 constexpr uint32_t kNone = StagingTable::kNone;
-
 }  // namespace
 
 SpillQueue::SpillQueue(JobStates* states, JobId job, StateTier* tier)
@@ -41,7 +39,8 @@ void SpillQueue::Update(ChunkId chunk, uint64_t epoch) {
 }
 
 void SpillQueue::BeginTask(const Task& task) {
-  states_->chunk(task.chunk).pieces_left = states_->chunk(task.chunk).pieces;
+  Chunk& chunk = states_->chunk(task.chunk);
+  chunk.pieces_left = chunk.pieces;
   tasks_.Push(task);
   if (ahead_ > 0) TakeOverAhead(task);
 }
