@@ -23,7 +23,7 @@ STYLE = (
     ".paper{fill:#ffffff}text{fill:#17212b}.grid{stroke:#dde3e9}.training{stroke:#0072b2}.held-out{stroke:#d55e00}.training,.held-out{fill:none;stroke-width:1.8}"
     ".held-out{stroke-dasharray:7 3}circle{fill:#d55e00}@media (prefers-color-scheme:dark){.paper{fill:#18212a}text{fill:#e6ecf1}.grid{stroke:#2b3743}.training{stroke:#56b4e9}}"
 )
-# What a run of default length promises: nats a byte, of the words of the sample, and characters.
+# Guarantees of a run of default length: nats per byte, share of the sample's words, and characters.
 LOSS_MOST, WORDS_LEAST, COPIED_MOST = 1.9, 0.8, 39
 
 

@@ -54,7 +54,7 @@ class CheckpointWriter {
   static Result<CheckpointWriter> Begin(const std::string& partial,
                                         const std::vector<CheckpointTensor>& tensors,
                                         FileFault fault = nullptr, const Metadata& metadata = {});
-  // The next bytes of a tensor, from its start on.
+  // Writes the next bytes of a tensor, from its start on.
   Status Write(const std::string& file, const std::string& name, std::span<const std::byte> bytes);
   // Completes it: gives `partial` its name in the folder. An existing checkpoint of that step stays
   // until then. Errors: also kDataBad, a tensor that is not complete.

@@ -1,4 +1,4 @@
-// What lies in a folder of checkpoints (checkpoint_files.h).
+// Lists a folder of checkpoints (checkpoint_files.h).
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -35,7 +35,7 @@ bool TryLock(int fd) {
   return flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 
-// The check of `bytes` bytes of an open file from `at` on.
+// The CRC of `bytes` bytes of an open file from `at` on.
 bool CrcOf(std::ifstream* file, uint64_t at, uint64_t bytes, uint32_t* crc) {
   std::vector<char> buffer(kReadBytes);
   file->seekg(static_cast<std::streamoff>(at));

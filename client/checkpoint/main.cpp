@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
 
   const int memory = std::atoi(argv[5]);
   const pid_t writer = fork();
-  // Without a process for it, this one writes.
+  // If no process can be forked, this one writes.
   if (writer <= 0) return Write(argv, memory);
   int end = 0;
   while (waitpid(writer, &end, 0) < 0 && errno == EINTR) {

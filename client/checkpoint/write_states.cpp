@@ -239,7 +239,7 @@ Status WriteStates(WriteTask task) {
   shm::StreamHead* const head = shm::HeadOf(memory->data());
   head->here.store(1, std::memory_order_release);
   Status written = WriteInto(task, &partial, memory->data());
-  // Updates that wait for this reader go on.
+  // Releases updates that wait for this reader.
   head->left.store(1, std::memory_order_release);
   WakeWord(&head->taken);
 

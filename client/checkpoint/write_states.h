@@ -35,7 +35,7 @@ struct PlannedParameter {
 struct StatesPlan {
   std::string weights = kMasterFile;
   CheckpointWriter::Metadata metadata = {};
-  uint32_t moments = 0;  // a mask
+  uint32_t moments = 0;  // a bit mask
   std::vector<PlannedParameter> parameters;
   // Whether a plane (shm::kPutMaster, ...) of a parameter of the plan is written.
   bool Has(uint32_t parameter, uint32_t plane) const;

@@ -43,7 +43,7 @@ struct StreamTask {
   std::vector<ChunkId> order;                     // all chunks, as they are updated next
   StepRecord step{};                              // whose states they are
   std::shared_ptr<StreamGate> gate;
-  std::function<void()> opened;  // told of each chunk that was copied
+  std::function<void()> opened;  // called for each chunk that was copied
   // Set by the loop when the rank that asked is gone: a reader that has not come by then hardly
   // comes any more.
   std::shared_ptr<std::atomic<bool>> asker_gone = std::make_shared<std::atomic<bool>>(false);

@@ -65,7 +65,7 @@ Status WhyMomentsLost(const JobStates& states) {
       .Fix("start the run again, behind the same checkpoint");
 }
 
-// Ok unless the job has states in a directory that is not there now, while the server was given as
+// Ok unless the job has states in a directory that is absent now, while the server was given as
 // many directories as the job knows. A job with shares on GPUs cannot be set aside by a server: it
 // waits until one has all directories.
 Status WhyAbsent(const LoopNeighbours& neighbours, const JobStates& states) {

@@ -41,7 +41,7 @@ class JobWeights {
   // Where moments of chunks off the host land that come with them.
   MomentLanding& landing() { return landing_; }
   const MomentLanding& landing() const { return landing_; }
-  // True where fp32 weights land in the 16-bit plane and the gradient slot behind it.
+  // True if fp32 weights land in the 16-bit plane and the gradient slot behind it.
   bool LandsAcrossPlanes(ChunkId id) const;
   // True if the area where the chunk's weights land is free of the chunk that had it before.
   bool MayLand(ChunkId id) const;
@@ -72,7 +72,7 @@ class JobWeights {
   ChunkTable* const chunks_;
   WeightWindow window_;
   MomentLanding landing_;
-  // By rank: the chunks of the window before this one are put.
+  // By rank: the chunks of the window before this one have been put.
   std::vector<ChunkId> put_behind_;
 };
 

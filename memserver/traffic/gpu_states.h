@@ -89,7 +89,7 @@ class GpuStatesReader {
  public:
   GpuStatesReader(const JobStates& states, std::span<const GpuShare> shares);
 
-  // fp32 weights from `element` of `chunk` on. Errors: kStatesLost.
+  // Reads fp32 weights from `element` of `chunk` on. Errors: kStatesLost.
   Status Read(ChunkId chunk, uint64_t element, std::span<float> values) {
     return ReadPlane(chunk, 0, element, values);
   }

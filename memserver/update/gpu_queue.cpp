@@ -149,7 +149,7 @@ uint64_t GpuQueue::StoreMoments(const Unit& unit, std::byte* master, device::Str
   return copied;
 }
 
-// The next epoch has the values of this one, which lies `from` elements away; the host has them.
+// Copies the values of this epoch, which lies `from` elements away, to the next; the host has them.
 void GpuQueue::KeepValues(device::Stream* stream, const optim::UpdateSpan& span, int64_t from) {
   for (void* const plane : {span.master, span.momentum, span.variance}) {
     auto* const to = static_cast<float*>(plane);

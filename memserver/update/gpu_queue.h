@@ -7,8 +7,8 @@
 // nothing blocks.
 //   store    weights where they landed in the pool -> master of the slot of the epoch that the job
 //            begins at; the moments there are zero since the memory was made, or come with them
-//   narrow   (16-bit jobs, when the whole chunk is stored) master -> gradient plane, which has no
-//            use yet -> 16-bit plane (a worker): the weights may have landed where that lies
+//   narrow   (16-bit jobs, once the whole chunk is stored) master -> gradient plane, unused as yet,
+//            -> 16-bit plane (a worker): the weights may have landed where that lies
 //   update   gradients -> staging; Adam from the slot of epoch e to the slot of epoch e + 1; what
 //            trainers fetch -> pool
 // Invariants:

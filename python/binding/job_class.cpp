@@ -263,7 +263,7 @@ std::string CheckpointAt(const std::string& path, bool verify) {
   return json.ok() ? std::move(json).value() : ErrorJson(json.status());
 }
 
-// The torch that this library was compiled with: its classes differ between minor versions.
+// The torch version that this library was compiled with: its classes differ between minor versions.
 std::string TorchVersion() {
   return TORCH_VERSION;
 }

@@ -39,7 +39,7 @@ class Handle:
         self.options = options
         self.weights = weights
         self.checkpoint: Optional[States] = None  # that a new job begins behind
-        self.state = "wrapped"  # then running, and at last closed or left
+        self.state = "wrapped"  # then running, and finally closed or left
         self.told_of_casts = False
         self.kept_gradients: Dict[int, KeptGradient] = {}  # by parameter id
         self.whole = WholeModel(weakref.proxy(self))

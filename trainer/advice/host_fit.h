@@ -18,7 +18,7 @@ namespace tidepool::trainer {
 // What memserver leaves to the rest of the machine unless it is told otherwise.
 inline constexpr uint64_t kHostLeftBytes = 256 * kMiB;
 
-// Flags beside those that were given, and the host memory that the run takes with them.
+// Additional flags, and the host memory that the run takes with them.
 struct WayToFit {
   std::string flags;
   uint64_t bytes = 0;

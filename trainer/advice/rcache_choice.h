@@ -79,7 +79,7 @@ struct SmallRcache {
 // are moved. The room is not looked at.
 SmallRcache SmallestRcache(const ChoiceTask& task, bool on_host, double loss_most);
 
-// Some lines, shown below those of the plan.
+// Several lines, printed below the plan.
 std::string DescribeChoice(const RcacheChoice& choice);
 // Writes one object; the caller has already written its key.
 void WriteChoice(const RcacheChoice& choice, JsonWriter* json);

@@ -57,7 +57,7 @@ struct PipelineSetup {  // all must outlive the pipeline
   client::Range FetchRange(ChunkId chunk, const std::byte* block) const;
   // What a submission hands in of the block: this rank's shard.
   client::Range SubmitRange(ChunkId chunk, const std::byte* block) const;
-  // Whether a fetch, or a submission, is followed, or preceded, by an operation of the group.
+  // Whether a fetch is followed (below: a submission is preceded) by an operation of the group.
   bool Gathers(ChunkId chunk) const {
     return exchange == Exchange::kSharded && layout->ShardCount(chunk) > 1;
   }
@@ -76,7 +76,7 @@ struct PipelineSetup {  // all must outlive the pipeline
   DType SubmitType(ChunkId chunk) const {
     return f32_sums ? DType::kF32 : layout->chunks[chunk].dtype;
   }
-  // The groups compare what they started. Errors: kCollectiveFailed.
+  // The groups compare their orders of operations. Errors: kCollectiveFailed.
   Status CompareOrders() const;
 };
 

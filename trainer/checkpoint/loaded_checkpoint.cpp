@@ -145,7 +145,7 @@ Result<std::string> CheckpointToResume(const RunOptions& options) {
 
 Status CheckCheckpoints(const RunOptions& options) {
   const CheckpointOptions& checkpoint = options.checkpoint;
-  // Said before a step is trained whose checkpoint nobody would write.
+  // Reported before training, not when a step's checkpoint finds no writer.
   if (checkpoint.every > 0) TP_RETURN_IF_ERROR(FindProgramBeside(kCheckpointProgram).status());
   return {};
 }

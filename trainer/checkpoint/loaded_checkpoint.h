@@ -39,7 +39,7 @@ class LoadedCheckpoint {
   // The hash of the file of the adapters' base (kBaseHashKey); empty: it says nothing, or it has
   // no adapters.
   std::string base_hash() const { return masters_->Metadata(kBaseHashKey); }
-  // The step that the states are of.
+  // The step of the saved states.
   client::BeginPoint point() const;
   // All values of a plane of a parameter of the job; of 8-bit moments and their scales the words
   // that are put (base/formats/moment_words.h). Errors: kDataBad (the checkpoint has no such

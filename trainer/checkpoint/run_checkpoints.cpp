@@ -21,8 +21,8 @@ namespace {
 constexpr int64_t kLookNs = 20 * kNsPerMs;
 // The exit code, as it were, of a writer that is not waited for any more.
 constexpr int kLeftAlone = -1;
-// From the last byte that the server has given until the files are on the disk. A checkpoint that
-// takes longer costs the next one its turn, and no step.
+// From the server's last byte until the files are on disk. A checkpoint that takes longer makes the
+// next one be skipped, and costs no step.
 constexpr int64_t kSyncWaitNs = 10 * kNsPerSecond;
 constexpr int64_t kSayNs = 60 * kNsPerSecond;
 

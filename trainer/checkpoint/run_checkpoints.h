@@ -4,10 +4,9 @@
 // This process never touches the folder of the checkpoints, which may lie on a file system that
 // does not answer: what only it knows of the model, it puts into a folder of its own under TMPDIR,
 // from where the writer takes it.
-// One thread (the trainer's main thread), rank 0; torch-free. A step waits for a checkpoint only
-// where the one before is still being written: while memserver copies, and then for 10 s at most;
-// after these the checkpoint of this step is left out. One that fails is said, and training goes
-// on.
+// One thread (the trainer's main thread), rank 0; torch-free. A step waits only while the previous
+// checkpoint is still being written: until memserver has copied it, then at most 10 s; after that
+// this step's checkpoint is skipped. A failed checkpoint is reported, and training continues.
 #pragma once
 
 #include <functional>
@@ -52,7 +51,7 @@ class RunCheckpoints {
 
  private:
   Status Start(const std::string& staged, Version version, client::ChunkService* service);
-  // False: the last one is still being written.
+  // False: the last checkpoint is still being written.
   bool AwaitWriter(client::ChunkService* service);
   Status Ended(int code);
 

@@ -15,12 +15,12 @@ namespace {
 
 constexpr uint32_t kScalePlanesFrom = 3;  // of client::Range
 
-// Backward on the calling thread, also for operators of a GPU: the engine of LibTorch has a thread
-// for each device, and gives a node of the graph to that of its device unless this flag of the
-// calling thread is off; then Engine::ready_queue names the caller's own queue for every device,
-// and Engine::execute works it off before it returns. The flag is among what a GraphTask keeps of
-// its caller's state (ATen/ThreadLocalState.h), so a re-entrant backward
-// (trainer/model/checkpoint.h) has it too. The device threads are made all the same, and sleep.
+// Runs backward on the calling thread, also for a GPU's operators: LibTorch's engine has a thread
+// per device and hands a graph node to its device's thread unless this flag of the calling thread
+// is off; then Engine::ready_queue returns the caller's own queue for every device, and
+// Engine::execute drains it before it returns. The flag is part of the caller's state kept in a
+// GraphTask (ATen/ThreadLocalState.h), so a re-entrant backward (trainer/model/checkpoint.h) has it
+// too. The device threads are created anyway, and sleep.
 class BackwardOnThisThread {
  public:
   BackwardOnThisThread()

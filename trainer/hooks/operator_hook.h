@@ -67,7 +67,7 @@ class OperatorHook {
     std::function<void(ParameterId parameter, ChunkId chunk)> uses;
   };
   void SetListener(Listener listener) { listener_ = std::move(listener); }
-  // Operators that hold chunks at this moment, and those of Hold.
+  // Number of operators, and calls of Hold, that pin chunks now.
   size_t holding() const { return holding_; }
   // Pins the parameters that contain these tensors until LetGo, like an operator that reads them:
   // for code that accesses them by address. Returns a number for LetGo; 0: nothing to release,

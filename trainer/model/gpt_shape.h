@@ -40,9 +40,8 @@ std::string TokenTableName(const GptShape& shape);
 // Whether the output head is the token embedding.
 bool HasTiedHead(const GptShape& shape);
 
-// The first and the last block that a parameter of such a name belongs to: the embeddings to the
-// first one, what follows the blocks to the last, and a token embedding that is the output head too
-// to both.
+// The first and the last block to which a parameter belongs: the embeddings to the first,
+// everything after the blocks to the last, and a tied token embedding to both.
 std::pair<uint32_t, uint32_t> GptBlocksOf(const std::string& name, const GptShape& shape);
 
 // True for tensors that Hugging Face stores as [in][out]: weights of linear layers of GPT-2's form

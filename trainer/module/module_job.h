@@ -104,10 +104,10 @@ class ModuleJob {
   // `words`: one of 32 bits an element (base/formats/moment_words.h), in host memory. Errors: as
   // Put.
   Status PutMoment(uint32_t index, uint32_t plane, const at::Tensor& words);
-  // Ends the puts, compares the ranks' initial weights, places the parameters in the rCache and
-  // watches their operators. Errors: those of TrainingEngine::Create, kUsageError (a parameter was
-  // not put, or ranks have put different ones). From here on compute threads wait shortly while
-  // others, as the server's workers, want the CPUs (trainer/threads).
+  // Completes the puts, compares the ranks' initial weights, places the parameters in the rCache
+  // and watches their operators. Errors: those of TrainingEngine::Create, kUsageError (a parameter
+  // was not put, or ranks have put different values). From now on compute threads wait briefly
+  // while others, such as the server's workers, want the CPUs (trainer/threads).
   Status Bind();
 
   // Set from Bind on, else null. BeginForward may replace it.
@@ -135,7 +135,7 @@ class ModuleJob {
   // Waits until it is written. Errors: kSaveFailed.
   Status FinishCheckpoint();
 
-  // The job ends, all ranks together: the server gives its memory back.
+  // Ends the job, all ranks together: the server frees its memory.
   Status Close();
   // Detaches this process; the server keeps the job for a later start with resume=auto.
   void Leave();

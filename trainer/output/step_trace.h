@@ -34,7 +34,7 @@ namespace tidepool::trainer {
 
 class TraceEvents;
 
-// The lanes of the picture.
+// The lanes of the trace.
 enum class TraceLane : uint32_t {
   kCompute = 1,
   kH2D,
@@ -66,11 +66,11 @@ class StepTrace {
   void Compute(const std::string& name);
   // `chunk`: that it moves.
   Id Begin(TraceLane lane, const std::string& name, std::optional<ChunkId> chunk = {});
-  // `id` may be of an earlier step; it is no longer shown then.
+  // `id` may be of an earlier step; it is then ignored.
   void End(Id id);
   // What the hook of operators tells.
   OperatorTrace* operators() { return &operators_; }
-  // A step was sealed; its update begins, and goes on as far as chunks of the new version are seen.
+  // Marks the seal of a step; its update lasts until chunks of the new version have been seen.
   void Sealed() { sealed_ns_ = clock_->NowNs(); }
   void ChunkSeen() { seen_ns_ = clock_->NowNs(); }
 
@@ -90,7 +90,7 @@ class StepTrace {
   const DeviceTimer timer_;
   uint64_t step_ = 0;
   int64_t begin_ns_ = 0, sealed_ns_ = 0, seen_ns_ = 0;
-  int64_t update_from_ns_ = 0;  // of the step before
+  int64_t update_from_ns_ = 0;  // of the previous step
   std::vector<TraceSlice> slices_;
   std::vector<Mark> marks_;
   OperatorTrace operators_;

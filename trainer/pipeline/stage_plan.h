@@ -72,7 +72,7 @@ struct StagePlan {
   std::vector<uint64_t> sum_bytes_of_group;  // the same by data group
 
   uint32_t stages() const { return cuts.stages(); }
-  // Whether the rank computes a stage.
+  // Whether this rank computes a stage.
   bool Owns(uint32_t stage) const { return cuts.RankOf(stage, cuts.ColumnOf(rank)) == rank; }
   // Whether the rank computes one end of a model whose ends, on two ranks, share the token
   // embedding.

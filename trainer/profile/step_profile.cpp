@@ -58,7 +58,7 @@ void RunStages(const ProfileTask& task, const at::Tensor& inputs, const at::Tens
                        options.dtype(TypeOf(task.dtype)));
     };
     work.send = [](bool, uint32_t, uint32_t, const at::Tensor&) {};
-    // The last stage's rank has a copy of the token embedding where another one has the first.
+    // The last stage's rank has a copy of the token embedding if another rank has the first stage.
     const bool is_tied = HasTiedHead(task.shape);
     if (is_tied && own.back() && !own.front()) {
       const at::Tensor& embedding = model->token_embedding();

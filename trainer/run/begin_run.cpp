@@ -104,7 +104,7 @@ Status TrainingRun::CheckBaseOfCheckpoint() {
       .Fix("give the base that they were trained over, with --base");
 }
 
-// Weights, moments and the step, each rank its shards; from there on the job is as it was.
+// Each rank puts its shards of weights and moments, and the step: the job as it was saved.
 Status TrainingRun::LoadCheckpoint() {
   client::ChunkService* service = session_->service();
   if (resume_ && place_.rank == 0) TP_RETURN_IF_ERROR(VerifyCheckpoint(checkpoint_->path()));

@@ -99,7 +99,7 @@ class TrainingRun {
   // The hash of the file of the adapters' base; empty where it cannot be made.
   std::string NameOfBase();
   Status CheckBaseOfCheckpoint();
-  // What a reader of saved weights needs beside them.
+  // Writes the files that a reader of saved weights needs.
   Status DescribeModel(const std::string& directory) const;
   Result<TrainTask> MakeTask();
   Status Train();

@@ -101,7 +101,7 @@ std::vector<size_t> ShownLooks(size_t looks) {
   return shown;
 }
 
-// Chunks from left to right, time from top to bottom, for each place of the job.
+// Chunks from left to right, time from top to bottom, for each row of the job.
 std::string Histories(const std::vector<RunMoment>& moments, const ResidencyJob& job) {
   const std::vector<size_t> shown = ShownLooks(moments.size());
   const double height = static_cast<double>(shown.size()) * kHistoryRow;
@@ -117,7 +117,7 @@ std::string Histories(const std::vector<RunMoment>& moments, const ResidencyJob&
             Ruler(job);
     for (size_t i = 0; i < shown.size(); ++i) {
       const ResidencyJob* then = JobAt(moments[shown[i]], job.id);
-      // Before it was there, or with other ranks.
+      // The job did not exist yet, or had other ranks.
       if (then == nullptr || then->rows.size() != job.rows.size()) continue;
       const double y = 18 + static_cast<double>(i) * kHistoryRow;
       html += Stripe(then->rows[place], {kHistoryRow, "y=\"" + Place(y) + "\"", {}});

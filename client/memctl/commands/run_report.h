@@ -17,8 +17,8 @@ namespace tidepool::client {
 std::string RenderReport(const std::vector<RunMoment>& moments,
                          const std::vector<StepMetrics>& steps = {});
 
-// Looks, or reads the recording --from, and writes the page to the file `target`. Errors: those of
-// MomentsFor, kFileWriteFailed.
+// Takes looks, or reads the recording --from, and writes the page to the file `target`. Errors:
+// those of MomentsFor, kFileWriteFailed.
 Result<Shown> RunReport(const Invocation& invocation, const Style& style);
 
 }  // namespace tidepool::client

@@ -1,9 +1,9 @@
-// The page: reads what memserver says from the stream of `memctl page`, twice a second, and shows it. Texts of others are set as text, never as HTML.
+// The page: reads memserver's state from the stream of `memctl page`, twice a second, and shows it. Foreign texts are set as text, never as HTML.
 
 const PAUSE_MS = 500;
 const key = location.hash.slice(1);
 const state = { look: null, before: null, looks: 0, cards: new Map(), problem: "" };
-window.tidepool = state;  // for whoever wants to look closer, and for tests
+window.tidepool = state;  // for debugging and tests
 
 // h("p", {class: "soft"}, "text", node): an element.
 function h(name, attributes = {}, ...children) {

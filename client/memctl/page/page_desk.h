@@ -56,7 +56,7 @@ class PageDesk {
 // {"status":{...},"jobs":[...],...,"pictures":{...}}: reports of memserver as they came, and what
 // `pictures` draws of them and of those before; or {"problem":{...}} where it does not answer.
 std::string LookForPage(const Invocation& invocation, PagePictures* pictures);
-// 128 bits of getrandom, as text. Errors: kNotReady.
+// 128 random bits of getrandom, as text. Errors: kNotReady.
 Result<std::string> NewPageKey();
 
 }  // namespace tidepool::client

@@ -55,7 +55,7 @@ std::string Colored(const std::string& letters, const Style& style) {
   return current == nullptr ? out : out + "\033[0m";
 }
 
-// Numbers of chunks above every tenth column.
+// Chunk numbers above every tenth column.
 std::string Ruler(size_t columns, size_t fold) {
   std::string ruler;
   for (size_t column = 0; column < columns; column += 10) {

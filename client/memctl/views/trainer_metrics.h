@@ -22,8 +22,8 @@ struct StepMetrics {
   double loss = std::numeric_limits<double>::quiet_NaN();  // NaN: it was no number
   double tokens_per_second = 0;
   std::optional<double> held_out_loss;
-  // Chunks that an operator needed: they had stayed since an earlier use, had been fetched
-  // ahead, or were fetched because it waited for them.
+  // Chunks that an operator needed: still there from an earlier use, prefetched, or fetched while
+  // the operator waited.
   uint64_t hits = 0, ahead = 0, misses = 0;
   uint64_t prefetches = 0, prefetches_late = 0;
   uint64_t bytes_h2d = 0;

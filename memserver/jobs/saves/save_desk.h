@@ -27,7 +27,7 @@ class SaveDesk {
   bool Poll(Job* job);
   // The rank is gone, whatever it has asked for.
   void Forget(ConnectionId connection);
-  // The checkpoint thread has done one.
+  // Notes a save that the checkpoint thread has finished.
   void End(const SaveResult& saved);
 
  private:
