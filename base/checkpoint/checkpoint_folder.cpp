@@ -191,8 +191,8 @@ Result<PartialCheckpoint> PartialCheckpoint::Make(const std::string& folder,
       return failed(errno == EEXIST ? "another process is writing it" : std::strerror(errno));
     made.lock_ = UniqueFd(open(made.path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     const bool locked = made.lock_.valid() && TryLock(made.lock_.get());
-    struct stat there {
-    }, own{};
+    struct stat there {};
+    struct stat own {};
 
     if (locked && stat(made.path_.c_str(), &there) == 0 && fstat(made.lock_.get(), &own) == 0 &&
         there.st_ino == own.st_ino)

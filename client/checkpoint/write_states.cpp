@@ -130,10 +130,11 @@ class Drain {
 Status TakeStaged(const WriteTask& task, const std::string& partial) {
   namespace fs = std::filesystem;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(task.staged, error)) {
-    const std::string name = entry.path().filename();
+  for (fs::directory_iterator entry(task.staged, error); !error && entry != fs::end(entry);
+       entry.increment(error)) {
+    const std::string name = entry->path().filename();
     if (name == kPlanFile) continue;
-    TP_ASSIGN_OR_RETURN(const std::string text, ReadWhole(entry.path()));
+    TP_ASSIGN_OR_RETURN(const std::string text, ReadWhole(entry->path()));
     TP_RETURN_IF_ERROR(WriteWholeFile(partial + "/" + name, text));
   }
 

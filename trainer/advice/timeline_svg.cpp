@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "base/picture/chart.h"
 #include "base/picture/palette.h"
 #include "base/units.h"
 
@@ -27,24 +28,9 @@ std::string Pixels(double value) {
   return FormatFixed(value, 2);
 }
 
-std::string Escaped(const std::string& text) {
-  std::string escaped;
-
-  for (const char c : text) {
-    if (c == '&') {
-      escaped += "&amp;";
-    } else if (c == '<') {
-      escaped += "&lt;";
-    } else {
-      escaped += c;
-    }
-  }
-  return escaped;
-}
-
 std::string Text(const char* kind, double x, double y, const std::string& text) {
   return std::string("  <text class=\"") + kind + "\" x=\"" + Pixels(x) + "\" y=\"" + Pixels(y) +
-         "\">" + Escaped(text) + "</text>\n";
+         "\">" + InPage(text) + "</text>\n";
 }
 
 struct Box {
@@ -123,7 +109,7 @@ class Picture {
     std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + Pixels(kWidth) +
                        " " + Pixels(height) + "\" width=\"" + Pixels(kWidth) + "\" height=\"" +
                        Pixels(height) + "\" role=\"img\" aria-labelledby=\"title desc\">\n";
-    text += "  <title id=\"title\">" + Escaped(title_) + "</title>\n";
+    text += "  <title id=\"title\">" + InPage(title_) + "</title>\n";
     text +=
         "  <desc id=\"desc\">One step of a pipeline over time: which stage each GPU computes, "
         "forward and backward, and what each root complex copies up and down.</desc>\n";

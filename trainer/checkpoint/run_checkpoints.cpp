@@ -42,11 +42,12 @@ std::string PlanOf(const client::JobSpec& spec, const std::optional<std::string>
 Result<std::string> MakeStage() {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
-  std::string path = (error ? "/tmp" : folder.string()) + "/tidepool-checkpoint-XXXXXX";
-  if (mkdtemp(path.data()) == nullptr)
-    return Status(ErrorId::kSaveFailed,
-                  "cannot make a directory: " + std::string(std::strerror(errno)))
-        .Where(path);
+  std::string path = folder.string() + "/tidepool-checkpoint-XXXXXX";
+  if (error || mkdtemp(path.data()) == nullptr)
+    return Status(ErrorId::kSaveFailed, "cannot make a directory for temporary files: " +
+                                            (error ? error.message() : std::strerror(errno)))
+        .Where(error ? "TMPDIR" : path)
+        .Fix("set TMPDIR to a directory in which this user may write");
   return path;
 }
 

@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "base/units.h"
-#include "trainer/layout/build_layout.h"
+#include "tests/trainer/plan/twenty_layers.h"
 #include "trainer/plan/replay.h"
 #include "trainer/run/describe_plan.h"
 #include "trainer/run/run_plan.h"
@@ -16,29 +16,13 @@
 namespace tidepool::trainer {
 namespace rcache_choice_test {
 
-constexpr uint64_t kChunk = 64 * 1024;  // elements
+constexpr uint64_t kChunk = kTwentyChunk;  // elements
 
-// 20 linear layers of a chunk each, used in turn; backward in reverse.
 class Choice : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::vector<ParameterNote> notes;
-    for (uint32_t i = 0; i < 20; ++i)
-      notes.push_back({"p" + std::to_string(i), {256, 256}, 0, 0, false});
-    LayoutOptions options;
-    options.dtype = DType::kBF16;
-    options.world = 2;
-    options.chunk_bytes = kChunk * 2;
-    layout_ = BuildLayout(notes, options).value();
-    const auto use = [this](uint32_t note) {
-      profile_.trace.events.push_back({UseEvent::Kind::kBegin, {note}});
-      profile_.trace.events.push_back({UseEvent::Kind::kEnd, {}});
-    };
-    for (uint32_t i = 0; i < 20; ++i) use(i);
-    for (uint32_t i = 20; i-- > 0;) {
-      use(i);
-      profile_.trace.events.push_back({UseEvent::Kind::kGradient, {i}});
-    }
+    layout_ = TwentyLayers();
+    profile_.trace = TwentyLayersInTurn();
     profile_.activation_bytes = 400'000;
     profile_.buffer_bytes = 10'000;
     task_.layout = &layout_;

@@ -7,35 +7,21 @@
 #include <vector>
 
 #include "base/units.h"
-#include "trainer/layout/build_layout.h"
+#include "tests/trainer/plan/twenty_layers.h"
 
 namespace tidepool::trainer {
 namespace run_limits_test {
 
 using ::testing::HasSubstr;
 
-constexpr uint64_t kChunk = 64 * 1024;  // elements
+constexpr uint64_t kChunk = kTwentyChunk;  // elements
 
-// 20 linear layers of a chunk each, used in turn by two ranks; backward in reverse. A batch takes 4
-// MiB, and 1.25 x 4 MiB for each sequence.
+// A batch takes 4 MiB, and 1.25 x 4 MiB for each sequence.
 class Limits : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::vector<ParameterNote> notes;
-    for (uint32_t i = 0; i < 20; ++i)
-      notes.push_back({"p" + std::to_string(i), {256, 256}, 0, 0, false});
-    LayoutOptions options;
-    options.dtype = DType::kBF16;
-    options.world = 2;
-    options.chunk_bytes = kChunk * 2;
-    layout_ = BuildLayout(notes, options).value();
-    for (uint32_t i = 0; i < 40; ++i) {
-      const uint32_t note = i < 20 ? i : 39 - i;
-      profile_.trace.events.push_back({UseEvent::Kind::kBegin, {note}});
-      profile_.trace.events.push_back({UseEvent::Kind::kEnd, {}});
-      if (i >= 20) profile_.trace.events.push_back({UseEvent::Kind::kGradient, {note}});
-    }
-
+    layout_ = TwentyLayers();
+    profile_.trace = TwentyLayersInTurn();
     task_.choice.layout = &layout_;
     task_.choice.profile = &profile_;
     task_.room_name = "host memory";
