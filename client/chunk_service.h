@@ -63,7 +63,7 @@ struct Range {
   uint64_t element_begin = 0;  // in the chunk
   uint64_t element_count = 0;
   uint64_t rcache_offset = 0;  // bytes
-  // Puts only: 0 weights, 1 exp_avg (or momentum), 2 exp_avg_sq; of 8 bits, 3 and 4 their scales.
+  // For puts only: 0 weights, 1 exp_avg (or momentum), 2 exp_avg_sq; 3, 4: scales of 8-bit moments.
   uint32_t plane = 0;
 };
 

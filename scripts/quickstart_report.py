@@ -18,7 +18,7 @@ import statistics
 import sys
 import textwrap
 
-# Colours of base/picture/palette.cpp, on light ground and on dark.
+# The colours of base/picture/palette.cpp, for light and dark backgrounds.
 STYLE = (
     ".paper{fill:#ffffff}text{fill:#17212b}.grid{stroke:#dde3e9}.training{stroke:#0072b2}.held-out{stroke:#d55e00}.training,.held-out{fill:none;stroke-width:1.8}"
     ".held-out{stroke-dasharray:7 3}circle{fill:#d55e00}@media (prefers-color-scheme:dark){.paper{fill:#18212a}text{fill:#e6ecf1}.grid{stroke:#2b3743}.training{stroke:#56b4e9}}"

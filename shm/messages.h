@@ -68,17 +68,17 @@ enum class Op : uint32_t {
 };
 inline constexpr uint32_t kOpMin = 1, kOpMax = 9;
 
-// What a put brings, as its micro_batch says. Moments of a range are answered before its master is
-// put, and come only where the chunk has them; a word of 32 bits an element
-// (base/formats/moment_words.h). Those of 8 bits have scales.
+// The content of a put, in its micro_batch. Moments of a range are answered before its master is
+// put, and are sent only if the chunk has them: a 32-bit word per element
+// (base/formats/moment_words.h). Only 8-bit moments have scales.
 inline constexpr uint32_t kPutMaster = 0, kPutMomentum = 1, kPutVariance = 2,
                           kPutMomentumScales = 3, kPutVarianceScales = 4;
 inline constexpr uint32_t kPutMax = kPutVarianceScales;
-// Whether the put is one of scales.
+// True for a plane of scales.
 inline constexpr bool IsScales(uint32_t plane) {
   return plane == kPutMomentumScales || plane == kPutVarianceScales;
 }
-// Whether it is one of the first moment, or of its scales; else of the second.
+// True for the first moment and its scales; false for the second moment and its scales.
 inline constexpr bool IsOfMomentum(uint32_t plane) {
   return plane == kPutMomentum || plane == kPutMomentumScales;
 }

@@ -1,9 +1,9 @@
 // StateStream: exports all states of a job from memserver: memory that the server makes, with a
 // ring of slots that the server's reading thread fills and a process of the job's user empties.
 //
-// One thread on each side. The server believes nothing that it reads here: `taken` that runs back
-// or ahead ends the stream. Pieces come chunk by chunk, in the order of the next update; those of a
-// plane of a parameter from its first element on, one behind the other.
+// One thread on each side. The server trusts nothing that it reads here: a `taken` that runs back
+// or ahead ends the stream. Pieces come chunk by chunk, in the order of the next update; the pieces
+// of one plane of a parameter come in order, from its first element on.
 //
 //   page 0            StreamHead, then StreamPiece of each slot
 //   kStreamDataAt     slot after slot, kStreamSlotBytes each
@@ -33,10 +33,10 @@ enum class StreamEnd : uint32_t { kRuns = 0, kWhole = 1, kFailed = 2 };
 // Describes the content of a slot.
 struct StreamPiece {
   uint32_t parameter = 0;  // ParameterId of the job's description
-  // kPutMaster (fp32); kPutMomentum, kPutVariance (in their own type: 8-bit ones as codes);
-  // kPutMomentumScales, kPutVarianceScales (fp32, one a block).
+  // kPutMaster (fp32); kPutMomentum, kPutVariance (in their own type; 8-bit moments as codes);
+  // kPutMomentumScales, kPutVarianceScales (fp32, one per block).
   uint32_t plane = 0;
-  uint64_t first = 0;  // element of the parameter, or its block
+  uint64_t first = 0;  // element of the parameter; for scales: block
   uint64_t bytes = 0;
 };
 
@@ -52,7 +52,7 @@ struct StreamHead {
   std::atomic<uint32_t> end{0};    // a StreamEnd
   std::atomic<uint32_t> taken{0};
   std::atomic<uint32_t> left{0};  // the reader has given up
-  std::atomic<uint32_t> here{0};  // the reader has come
+  std::atomic<uint32_t> here{0};  // the reader has attached
 };
 static_assert(sizeof(StreamHead) + kStreamSlots * sizeof(StreamPiece) <= kStreamDataAt);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);

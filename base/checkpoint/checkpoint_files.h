@@ -38,7 +38,7 @@ std::optional<uint64_t> VersionOfName(const std::string& name);
 
 // One tensor to write.
 struct CheckpointTensor {
-  std::string file;  // kMasterFile or kAdaptersFile, kMomentsFile
+  std::string file;  // kMasterFile, kAdaptersFile or kMomentsFile
   std::string name;
   std::string dtype;  // as safetensors names it
   std::vector<uint64_t> shape;
@@ -48,9 +48,9 @@ struct CheckpointTensor {
 class CheckpointWriter {
  public:
   using Metadata = std::vector<std::pair<std::string, std::string>>;
-  // Begins in `partial`, a directory that is there, with all space of the files taken, which say
-  // `metadata` of themselves. Errors: kSaveFailed (which file, and the system's word), as of all
-  // below.
+  // Begins in `partial`, an existing directory: allocates the space of the files and writes
+  // `metadata` into their headers. Errors: kSaveFailed (which file, and the system's reason), as
+  // for all below.
   static Result<CheckpointWriter> Begin(const std::string& partial,
                                         const std::vector<CheckpointTensor>& tensors,
                                         FileFault fault = nullptr, const Metadata& metadata = {});
@@ -108,15 +108,15 @@ Result<std::vector<std::string>> CheckpointsBeyond(const std::string& folder, ui
 // Removes them, and returns what it removed. Errors: also kSaveFailed.
 Result<std::vector<std::string>> PruneCheckpoints(const std::string& folder, uint64_t keep);
 
-// The directory in which a checkpoint is being written: locked (flock) by its writer as long as the
-// object lives, or what was forked from it. Move only.
+// The directory of a checkpoint that is being written. Its writer holds a lock (flock) on it until
+// this object and the copies in forked processes are gone. Move only; one thread.
 class PartialCheckpoint {
  public:
   PartialCheckpoint() = default;
-  // FOLDER/NAME.partial. Errors: kSaveFailed (also where another writer has it).
+  // Makes and locks FOLDER/NAME.partial. Errors: kSaveFailed (also if another writer has it).
   static Result<PartialCheckpoint> Make(const std::string& folder, const std::string& name);
   const std::string& path() const { return path_; }
-  // It does not become one.
+  // Gives the checkpoint up: removes the directory with its files.
   void Remove();
 
  private:
@@ -124,8 +124,8 @@ class PartialCheckpoint {
   UniqueFd lock_;
 };
 
-// What killed writers have left; those of writers that live stay. Call before one begins. Errors:
-// kSaveFailed.
+// Removes the directories that killed writers have left; those of running writers stay. Call
+// before a writer begins. Errors: kSaveFailed.
 Status RemovePartials(const std::string& folder);
 
 }  // namespace tidepool

@@ -30,7 +30,7 @@ Status Bad(const std::string& path, const std::string& what) {
   return Status(ErrorId::kCheckpointBad, "the checkpoint is not whole: " + what).Where(path);
 }
 
-// False: another process has it. A file system without locks keeps nobody out.
+// False: another process holds the lock. A file system without locks excludes no process.
 bool TryLock(int fd) {
   return flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
@@ -185,7 +185,7 @@ Result<PartialCheckpoint> PartialCheckpoint::Make(const std::string& folder,
   const auto failed = [&made](const std::string& why) {
     return Status(ErrorId::kSaveFailed, "cannot make the directory: " + why).Where(made.path_);
   };
-  // One that another writer removes as left behind is made again.
+  // Another writer may remove the new directory as a leftover: then it is made again.
   for (int tries = 0; tries < kMakeTries; ++tries) {
     if (mkdir(made.path_.c_str(), kDirectoryMode) != 0)
       return failed(errno == EEXIST ? "another process is writing it" : std::strerror(errno));

@@ -23,14 +23,14 @@ namespace tidepool {
 
 inline constexpr const char* kManifestFile = "MANIFEST";
 inline constexpr const char* kMasterFile = "model.safetensors";       // fp32 masters, by parameter
-inline constexpr const char* kAdaptersFile = "adapter.safetensors";   // instead: adapters' ones
+inline constexpr const char* kAdaptersFile = "adapter.safetensors";   // of adapters, instead
 inline constexpr const char* kMomentsFile = "optimizer.safetensors";  // PARAMETER.exp_avg, ...
 inline constexpr const char* kFirstMoment = ".exp_avg";
 inline constexpr const char* kSecondMoment = ".exp_avg_sq";
-// The scales of 8-bit moments: fp32, one for each 32 elements of a parameter.
+// The scales of 8-bit moments: fp32, one per 32 elements of a parameter.
 inline constexpr const char* kFirstScales = ".exp_avg_scale";
 inline constexpr const char* kSecondScales = ".exp_avg_sq_scale";
-// Behind the name of a parameter: its tensor of a plane, as puts number them (shm/messages.h).
+// The name suffix of a parameter's tensor of a plane, numbered as in puts (shm/messages.h).
 const char* SuffixOfPlane(uint32_t plane);
 inline constexpr uint64_t kManifestBytesMax = 64ull << 20;
 

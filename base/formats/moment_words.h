@@ -1,10 +1,10 @@
-// MomentWords: a moment on its way into a job (shm/messages.h, kPutMomentum): a word of 32 bits an
-// element, whatever the form in which it is kept.
+// MomentWords: the format of moments in puts (shm/messages.h, kPutMomentum): a 32-bit word per
+// element, independent of the form in which the job stores them.
 //
-// Pure functions, any thread. A word is the bits of an fp32 number; of a moment that is kept in
-// bf16, such a number with nothing in its lower half; of one that is kept in 8 bits, its code. The
-// scales of these come as words of their own, one an element: that of the first element of a block
-// (kScaleBlockElements) counts.
+// Pure functions, any thread. A word holds the bits of an fp32 number; for a moment in bf16 its
+// lower half is zero; for an 8-bit moment it is the code. The scales of 8-bit moments are separate
+// puts, also a word per element; the word of the first element of each block (kScaleBlockElements)
+// counts.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@
 
 namespace tidepool {
 
-// Keeps the words of a moment whose plane begins at `plane`; that of its element `first` comes
-// first.
+// Stores words of a moment into the plane that begins at `plane`. The first word belongs to element
+// `first`.
 void KeepMoment(StateForm form, std::span<const uint32_t> words, uint64_t first, std::byte* plane);
-// Likewise its scales, which begin at `scales`. Both count elements from the start of a block.
+// The same for its scales, which begin at `scales`. Elements are counted from the start of a block.
 void KeepScales(std::span<const uint32_t> words, uint64_t first, std::byte* scales);
 
 }  // namespace tidepool

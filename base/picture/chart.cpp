@@ -10,7 +10,7 @@ namespace tidepool {
 namespace {
 
 constexpr double kTop = 6, kLaneHeight = 10, kLaneApart = 16, kAxisHeight = 20;
-constexpr size_t kPointsMax = 2000;  // of a curve; of more, the extremes of each stretch
+constexpr size_t kPointsMax = 2000;  // per curve; a longer one shows the extremes of each stretch
 
 std::string TextAt(const std::string& kind, const std::string& x, double y,
                    const std::string& text) {
@@ -23,7 +23,7 @@ std::string Line(const std::string& kind, double y) {
          Place(y) + "\"/>";
 }
 
-// Which points are drawn: all of a short curve.
+// The indices of the points to draw: all points of a short curve.
 std::vector<size_t> PointsOf(const std::vector<double>& values) {
   std::vector<size_t> points;
   const size_t stretch = DivideUp(std::max<size_t>(values.size(), 1), kPointsMax / 2);
@@ -40,7 +40,7 @@ std::vector<size_t> PointsOf(const std::vector<double>& values) {
   return points;
 }
 
-// Polylines in a box of 1000 by 1000 that is stretched over the plot; a gap where a value is NaN.
+// Polylines in a box of 1000 by 1000, which is stretched over the plot. A NaN leaves a gap.
 std::string Drawn(const ChartOf& chart, const Curve& curve, size_t number) {
   const std::string head = "<polyline class=\"line-" + std::string(curve.ink) + " dash-" +
                            std::to_string(number) +

@@ -1,7 +1,7 @@
-// Chart: curves over time or steps, with axes, units and a key, as a part of a page without
-// scripts. The same text fits any width: positions are shares of it.
+// Chart: curves over time or steps, with axes, units and a key, as HTML and SVG without scripts.
+// The same text fits any width, because positions are shares of the width.
 //
-// Any thread; pure functions. The page has PictureStyle.
+// Any thread; pure functions. The page must contain PictureStyle.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace tidepool {
 
-// One curve; NaN where nothing is known.
+// One curve. Unknown values are NaN.
 struct Curve {
   std::string name;
   std::string_view ink;
@@ -23,17 +23,17 @@ struct Mark {
   double at = 0, value = 0;
   std::string title;
 };
-// A stretch of a lane.
+// An interval of a lane, in units of the x axis, filled with one ink.
 struct Stretch {
   double from = 0, to = 0;
   std::string_view ink;
 };
-// A strip below the curves that says what was the case.
+// A strip below the curves that shows a state over time.
 struct Lane {
-  std::string name;  // short: it stands beside the strip
+  std::string name;  // a short label beside the strip
   std::vector<Stretch> stretches{};
 };
-// An ink and what it means.
+// An ink and its meaning.
 struct KeyEntry {
   std::string_view ink;
   std::string text;
@@ -43,32 +43,33 @@ struct KeyEntry {
 // What a chart shows.
 struct ChartOf {
   std::string title{};
-  // From left to right, in order; as many as each curve has values.
+  // The x values in ascending order; each curve has as many values.
   std::vector<double> at{};
   std::vector<Curve> curves{};
   Scale x{}, y{};
   std::string x_name{};       // "the time since the first look"
   std::vector<Mark> marks{};  // dots in the ink "due"
   std::vector<Lane> lanes{};
-  std::vector<KeyEntry> key{};  // beside the curves'
-  double height = 120;          // pixels of the curves' part
+  std::vector<KeyEntry> key{};  // further entries, after those of the curves
+  double height = 120;          // of the plot, in pixels
 };
 
 // A <figure> with title, picture and key.
 std::string Chart(const ChartOf& chart);
-// The <ul> of a key.
+// A key as a <ul>; empty if it has no entries.
 std::string Key(const std::vector<KeyEntry>& key);
-// A curve without axes beside it, for narrow places: its largest value above it, its time below.
+// A curve without axes, for narrow places. The label `most` (the largest value) is above it, `span`
+// (its period) below; `room` is the number of values that fill the width.
 std::string SmallChart(const std::string& name, const std::vector<double>& values, size_t room,
                        const std::string& most, const std::string& span);
 
 // Text with its special characters escaped, for HTML and SVG.
 std::string InPage(const std::string& text);
-// A position or size, with two digits behind the point at most.
+// A position or size with at most two digits after the point.
 std::string Place(double value);
-// `share` of the width: "12.5%".
+// A share of the width as a percentage: "12.5%".
 std::string Across(double share);
-// The square of a key, 16 pixels: an <svg> at `place` ("x=... y=..."; empty in a page).
+// The square of a key entry, 16 pixels wide: an <svg> at `place` ("x=... y=..."; empty in a page).
 std::string Swatch(const KeyEntry& entry, const std::string& place = "");
 
 }  // namespace tidepool

@@ -34,7 +34,7 @@ constexpr auto kInks = std::to_array<Ink>({
     {"empty", "#ffffff", "#18212a"},
 });
 
-// Pixels at which more of a picture has room.
+// The picture widths, in pixels, from which more details are shown.
 constexpr std::array<int, 9> kRooms{240, 320, 420, 560, 720, 960, 1280, 1920, 3600};
 
 std::string Variables(std::string_view Ink::*ground) {

@@ -1,9 +1,9 @@
-// Palette: the colours of every picture, and the style sheet by which SVG and HTML wear them.
+// Palette: the colours of all pictures, and the style sheet that applies them to SVG and HTML.
 //
-// Any thread; constants and pure functions. Colours of states and curves are those of Okabe and Ito
-// (Color Universal Design, 2008), which people of every colour vision tell apart, each with a light
-// and a dark form; letters in cells and dashes of curves say the same. In the style sheet an ink is
-// the variable --NAME, the class ink-NAME fills with it, and line-NAME draws with it.
+// Any thread; constants and pure functions. States and curves have the colours of Okabe and Ito
+// (Color Universal Design, 2008), which are distinguishable with every colour vision, each in a
+// light and a dark variant. Letters in cells and dashes of curves repeat the distinction. In the
+// style sheet an ink is the variable --NAME; the class ink-NAME fills with it, line-NAME strokes.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,24 @@
 
 namespace tidepool {
 
-// A colour by its use: "#rrggbb" on light ground and on dark.
+// A named colour: "#rrggbb" on a light background and on a dark one.
 struct Ink {
   std::string_view name, light, dark;
 };
 
-// Grounds and words first, then states of chunks, which also colour curves.
+// All inks: backgrounds and text first, then the states of chunks, which curves use too.
 std::span<const Ink> Inks();
-// The states alone.
+// Only the inks of states.
 std::span<const Ink> StateInks();
 
-// Where a style sheet is used. In a page a picture's room is that of its element of class
-// "picture"; a file of SVG alone is its own room.
+// The place of a style sheet. In a page, RoomClass measures the element of class "picture"; in an
+// SVG file, the whole image.
 enum class PictureHome { kPage, kFile };
-// Variables for both grounds, the classes of inks, and those of RoomClass.
+// The style sheet: variables for both backgrounds, the classes of inks, and those of RoomClass.
 std::string PictureStyle(PictureHome home);
 
-// " wN": shown where the picture is at least `pixels` wide, to the next of a few widths; empty:
-// always. No picture is as wide as `pixels` where FitsRoom is false.
+// The class " wN" of an element that is shown only in pictures at least `pixels` wide, rounded up
+// to one of a few widths; empty: always shown. FitsRoom is false if `pixels` exceeds all widths.
 std::string RoomClass(double pixels);
 bool FitsRoom(double pixels);
 

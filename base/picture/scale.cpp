@@ -8,9 +8,9 @@
 namespace tidepool {
 namespace {
 
-// How a unit's labels are written.
+// The scaling and suffix of a unit's labels.
 struct Form {
-  double size = 1;  // of what is written as 1
+  double size = 1;  // the value that is written as 1
   std::string name;
 };
 

@@ -22,7 +22,7 @@ namespace tidepool::client {
 namespace {
 
 constexpr const char* kFirstLine = "tidepool-plan 1";
-// Types of 8-bit moments: the first, and the root of the second.
+// Types of 8-bit moments: the first moment, and the square root of the second.
 constexpr const char* kCodes = "I8";
 constexpr const char* kRootCodes = "U8";
 
@@ -126,7 +126,7 @@ class Drain {
   uint32_t taken_ = 0;
 };
 
-// The files that the trainer has put there, but for the plan, into the checkpoint.
+// Copies the trainer's staged files, except the plan, into the checkpoint.
 Status TakeStaged(const WriteTask& task, const std::string& partial) {
   namespace fs = std::filesystem;
   std::error_code error;

@@ -2,12 +2,12 @@
 // memserver fills (shm/state_stream.h); so only this process waits for its file system.
 //
 // One thread, a process of its own (the program tidepool-checkpoint), which outlives the trainer.
-// Beside the states it needs what only the trainer knows, files in a directory: the plan, and those
-// that become files of the checkpoint. Lines of the plan, fields apart by one blank:
+// It also needs files from the trainer, in a directory: the plan, and files that become part of the
+// checkpoint. Lines of the plan, fields separated by one space:
 //
 //   tidepool-plan 1
 //   weights FILE               kMasterFile or kAdaptersFile
-//   metadata KEY VALUE         of the files; any number
+//   metadata KEY VALUE         metadata of the files; any number of lines
 //   moments MASK               1: each parameter has a first moment; 2: a second; 3: both
 //   parameter DTYPE DIMS NAME  in order of ParameterId; DTYPE of its moments, F32, BF16 or I8 (with
 //                              scales; the second is U8); DIMS as 2,3, or - for a scalar
@@ -37,7 +37,7 @@ struct StatesPlan {
   CheckpointWriter::Metadata metadata = {};
   uint32_t moments = 0;  // a bit mask
   std::vector<PlannedParameter> parameters;
-  // Whether a plane (shm::kPutMaster, ...) of a parameter of the plan is written.
+  // True if this plane (shm::kPutMaster, ...) of the plan's parameter is written.
   bool Has(uint32_t parameter, uint32_t plane) const;
 };
 // The text of the file.
@@ -47,11 +47,11 @@ Result<StatesPlan> ReadPlan(const std::string& text);
 
 // Source and destination.
 struct WriteTask {
-  UniqueFd memory;         // that memserver has made
-  std::string folder;      // of checkpoints; made where it is not there
-  std::string name;        // of this one
-  std::string staged;      // the directory with the plan, which goes away
-  uint64_t keep = 0;       // checkpoints in the folder, this one included; 0: all
+  UniqueFd memory;         // made by memserver
+  std::string folder;      // of checkpoints; created if it does not exist
+  std::string name;        // of this checkpoint
+  std::string staged;      // directory with the plan and further files; removed
+  uint64_t keep = 0;       // checkpoints in the folder, including this one; 0: all
   Clock* clock = nullptr;  // outlives the call
   FileFault fault = nullptr;
 };

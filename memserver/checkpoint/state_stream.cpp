@@ -18,8 +18,8 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr int64_t kLookNs = 100 * kNsPerMs;  // at the marks
-constexpr int64_t kComeNs = kNsPerSecond;    // for a program to start
+constexpr int64_t kLookNs = 100 * kNsPerMs;  // poll interval of the marks
+constexpr int64_t kComeNs = kNsPerSecond;    // time for the reader to start
 
 class Stream {
  public:
@@ -50,10 +50,10 @@ class Stream {
   }
 
  private:
-  // Planes of elements of a chunk from one of them on; null where there is none.
+  // The planes of consecutive elements of a chunk. A plane that the chunk does not have is null.
   struct Planes {
     const std::byte* master = nullptr;
-    const std::byte* high = nullptr;  // of a split master
+    const std::byte* high = nullptr;  // the 16-bit plane of a split master
     const std::byte* momentum = nullptr;
     const std::byte* variance = nullptr;
     const std::byte* momentum_scales = nullptr;
@@ -61,7 +61,7 @@ class Stream {
     uint64_t begin = 0, count = 0;  // elements of the chunk
   };
 
-  // A chunk off the host is read piece by piece, each once.
+  // Reads a chunk off the host piece by piece, each piece once.
   Status WriteChunk(ChunkId id) {
     const Chunk& chunk = task_.states->saved(id);
     if (!chunk.states_off_host()) return WriteRange(chunk, OnHost(chunk));
@@ -83,7 +83,7 @@ class Stream {
     return planes;
   }
 
-  // 8-bit moments have them behind their codes.
+  // The scales of 8-bit moments follow their codes.
   static void AddScales(const Chunk& chunk, Planes* planes) {
     if (chunk.states != StateForm::kSplit8) return;
     const uint64_t at = ScalesOffset(planes->count);
@@ -113,7 +113,7 @@ class Stream {
     return planes;
   }
 
-  // fp32, with both moments (shm/spec/gpu_states.h).
+  // States on GPUs are fp32 and have both moments (shm/spec/gpu_states.h).
   Result<Planes> FromGpu(ChunkId id, uint32_t piece) {
     Planes planes = PieceOfChunk(task_.states->saved(id), piece);
     const shm::GpuSlot slot = shm::GpuSlotOf(task_.states->spec(), id);
@@ -129,7 +129,7 @@ class Stream {
     return planes;
   }
 
-  // What the parameters have of these elements.
+  // Writes the parts of all parameters that lie in these elements.
   Status WriteRange(const Chunk& chunk, const Planes& planes) {
     const uint64_t end = planes.begin + planes.count;
     for (ParameterId p = chunk.first_parameter; p < chunk.first_parameter + chunk.parameters; ++p) {
@@ -146,7 +146,7 @@ class Stream {
       const uint64_t element = ElementBytes(chunk.states);
       TP_RETURN_IF_ERROR(Write(shm::kPutMomentum, part, planes.momentum, element));
       TP_RETURN_IF_ERROR(Write(shm::kPutVariance, part, planes.variance, element));
-      // Parameters and pieces begin with a block.
+      // Parameters and pieces begin at a block boundary.
       const Part blocks{.parameter = p,
                         .first = part.first / kScaleBlockElements,
                         .from = part.from / kScaleBlockElements,
@@ -159,7 +159,8 @@ class Stream {
     return {};
   }
 
-  // Elements of a parameter: from `first` of it on, which are `from` of the planes.
+  // `count` elements of a parameter from its element `first` on; the same are element `from` on of
+  // the planes.
   struct Part {
     ParameterId parameter = 0;
     uint64_t first = 0, from = 0, count = 0;
@@ -185,7 +186,7 @@ class Stream {
     return {};
   }
 
-  // A plane as it is, of `element` bytes each; null: there is none.
+  // Writes a plane unchanged, of `element` bytes per element; skips a null plane.
   Status Write(uint32_t plane, const Part& part, const std::byte* from, uint64_t element) {
     if (from == nullptr) return {};
     const uint64_t most = shm::kStreamSlotBytes / element;
@@ -220,7 +221,7 @@ class Stream {
     }
   }
 
-  // The reader may be on its way when the rank that has started it ends.
+  // The reader may still be starting when the rank that started it ends.
   bool NobodyComes() {
     if (!task_.asker_gone->load(std::memory_order_relaxed) ||
         head_->here.load(std::memory_order_acquire) != 0)
@@ -245,9 +246,9 @@ class Stream {
   const int64_t stuck_ns_;
   std::byte* const memory_;
   shm::StreamHead* const head_;
-  std::vector<float> from_gpu_;  // planes of a piece
+  std::vector<float> from_gpu_;  // the planes of one piece
   uint32_t given_ = 0, taken_ = 0;
-  int64_t gone_ns_ = 0;  // when it was seen that the rank is gone
+  int64_t gone_ns_ = 0;  // when the loss of the rank was first seen; 0: not yet
 };
 
 }  // namespace

@@ -2,9 +2,9 @@
 // (shm/state_stream.h). memserver opens, writes and closes no file for it.
 //
 // One thread (one that reads for a save); blocks as long as the reader is slow, but never longer
-// than kStreamStuckNs without a piece taken. The loop keeps every chunk as it is until StreamGate
-// says that it was copied; one whose states lie off the host, in two slots, from its second update
-// on.
+// than kStreamStuckNs without a piece being taken. The loop keeps every chunk unchanged until
+// StreamGate says that it was copied. A chunk off the host has two slots, so only its second update
+// waits for the gate.
 #pragma once
 
 #include <atomic>
@@ -37,20 +37,20 @@ class StreamGate {
 // What is copied, and the notification.
 struct StreamTask {
   std::shared_ptr<shm::Segment> memory;
-  const JobStates* states = nullptr;              // saved(), the specification and the planes alone
-  std::shared_ptr<SpillReader> spilled = {};      // where some are on NVMe
-  std::shared_ptr<GpuStatesReader> on_gpus = {};  // where some are on GPUs
-  std::vector<ChunkId> order;                     // all chunks, as they are updated next
-  StepRecord step{};                              // whose states they are
+  const JobStates* states = nullptr;              // uses saved(), specification, planes
+  std::shared_ptr<SpillReader> spilled = {};      // null: no states on NVMe
+  std::shared_ptr<GpuStatesReader> on_gpus = {};  // null: no states on GPUs
+  std::vector<ChunkId> order;                     // all chunks, in the order of their next updates
+  StepRecord step{};                              // the step of these states
   std::shared_ptr<StreamGate> gate;
   std::function<void()> opened;  // called for each chunk that was copied
-  // Set by the loop when the rank that asked is gone: a reader that has not come by then hardly
-  // comes any more.
+  // Set by the loop when the rank that asked is gone. If the reader has not attached by then, the
+  // stream soon fails.
   std::shared_ptr<std::atomic<bool>> asker_gone = std::make_shared<std::atomic<bool>>(false);
 };
 
-// Errors: kSaveFailed (the reader is gone, is stuck, or lies; the daemon ends), and those of
-// SpillReader and GpuStatesReader. The reader is told.
+// Streams the states, and reports the end to the reader. Errors: kSaveFailed (the reader is gone,
+// stuck or lies; the daemon ends), and those of SpillReader and GpuStatesReader.
 Status WriteStream(const StreamTask& task, const Clock& clock, const std::atomic<bool>& stop,
                    int64_t stuck_ns);
 

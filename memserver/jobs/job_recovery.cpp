@@ -54,8 +54,8 @@ std::string NameOf(const JobStates& states) {
   return "job " + std::to_string(states.record().job) + " (" + states.spec().name + ")";
 }
 
-// Ok unless moments were with the server before, on their way to NVMe or to a GPU
-// (residency/pool/moment_landing.h).
+// Ok unless the former server held moments that were not yet stored on NVMe or a GPU
+// (residency/pool/moment_landing.h): its memory is lost.
 Status WhyMomentsLost(const JobStates& states) {
   const bool began = states.sealed_version() > 0 && !states.weights_ready();
   if (!began || (!states.spills() && !states.uses_gpus())) return Status();

@@ -38,7 +38,7 @@ class JobWeights {
   // halves land where they are fetched from (PutHighBytes).
   std::byte* PutBytes(ChunkId id, uint64_t element) const;
   std::byte* PutHighBytes(ChunkId id, uint64_t element) const;
-  // Where moments of chunks off the host land that come with them.
+  // The memory for put moments of chunks off the host.
   MomentLanding& landing() { return landing_; }
   const MomentLanding& landing() const { return landing_; }
   // True if fp32 weights land in the 16-bit plane and the gradient slot behind it.

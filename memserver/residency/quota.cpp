@@ -68,7 +68,7 @@ Quota QuotaBook::QuotaOf(const std::string& account) const {
   return it == configured_.end() ? fallback_ : Shared(*it);
 }
 
-// An account of one job has the share that was set for the job.
+// The rule of an account, with the share set for a job if the account belongs to that job alone.
 Quota QuotaBook::Shared(const std::pair<const std::string, Quota>& rule) const {
   const auto share = std::find_if(shares_.begin(), shares_.end(), [&](const auto& each) {
     return JobAccount(each.first) == rule.first;
@@ -111,7 +111,7 @@ QuotaBook QuotaBook::Reconfigured(const std::vector<QuotaRule>& rules,
 
 std::vector<QuotaRule> QuotaBook::Rules() const {
   std::map<std::string, Quota> all = set_;
-  for (const auto& rule : configured_) all.emplace(rule.first, Shared(rule));  // what was set stays
+  for (const auto& rule : configured_) all.emplace(rule.first, Shared(rule));  // set rules win
   std::vector<QuotaRule> rules;
   for (const auto& [account, quota] : all) rules.push_back({account, quota});
   return rules;

@@ -76,7 +76,7 @@ class QuotaBook {
   // Gives the job an account of its own, until ForgetJob.
   void SetJob(const std::string& job, const Quota& quota);
   // Leaves the job in its account but gives it a weight and a priority of its own, until ForgetJob
-  // or SetJob. An account that is the job's alone has them too.
+  // or SetJob. An account of this job alone gets them too.
   void SetShare(const std::string& job, uint32_t weight, Priority priority);
   void ForgetJob(const std::string& job);
   // The same book with other rules and another fallback from the configuration; values set for jobs

@@ -82,9 +82,9 @@ class GpuPlaces {
 };
 
 // Reads states of chunks on GPUs for a save or a checkpoint. One thread at a time, which blocks
-// (one that reads for a save); made by the serve loop. Requires that no slot of the epoch in which
-// it was made is written meanwhile, so that the chunks are updated once at most, and that the job
-// stays: the serve loop holds both.
+// (one that reads for a save); made by the serve loop. Requires that the job stays, and that the
+// slots of the epoch in which the reader was made are not written: each chunk may be updated at
+// most once meanwhile. The serve loop ensures both.
 class GpuStatesReader {
  public:
   GpuStatesReader(const JobStates& states, std::span<const GpuShare> shares);
@@ -93,7 +93,7 @@ class GpuStatesReader {
   Status Read(ChunkId chunk, uint64_t element, std::span<float> values) {
     return ReadPlane(chunk, 0, element, values);
   }
-  // The same of the plane that begins at `plane` in a slot (shm::GpuSlot).
+  // The same for the plane at offset `plane` of a slot, in bytes (shm::GpuSlot).
   Status ReadPlane(ChunkId chunk, uint64_t plane, uint64_t element, std::span<float> values);
 
  private:

@@ -1,9 +1,9 @@
-// SpillReader: reads the states of spilled chunks for a save or a checkpoint, checked like
-// everything that comes from NVMe.
+// SpillReader: reads the states of spilled chunks for a save or a checkpoint, with the checks that
+// all NVMe data gets.
 //
 // One thread at a time, which blocks (one that reads for a save); made by the serve loop. Requires
-// that the job stays, and that no slot of the epoch in which it was made is written meanwhile, so
-// that its chunks are updated once at most: the serve loop holds both.
+// that the job stays, and that the slots of the epoch in which the reader was made are not written:
+// each chunk may be updated at most once meanwhile. The serve loop ensures both.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ class SpillReader {
   // Reads fp32 weights from `element` of `chunk` on. Errors: kNvmeIoFailed, kNvmeDataBad,
   // kMemoryMapFailed.
   Status Read(ChunkId chunk, uint64_t element, std::span<float> values);
-  // All planes of a piece, as SpilledPieceOf says; until the next call. Errors: the same.
+  // Reads all planes of a piece, laid out as in SpilledPieceOf; valid until the next call. Errors:
+  // the same.
   Result<std::span<const std::byte>> Piece(ChunkId chunk, uint32_t piece);
 
  private:

@@ -26,7 +26,7 @@ bool IsMoment(const shm::Request& request) {
   return request.micro_batch != shm::kPutMaster;
 }
 
-// A part of the words of a moment that is kept in less.
+// Converts staged words of a moment to its narrower stored form.
 void KeepStaged(const JobStates& states, Rank rank, const shm::Request& request) {
   const Chunk& chunk = states.chunk(request.chunk);
   const std::span words(reinterpret_cast<const uint32_t*>(states.staging(rank)),

@@ -133,7 +133,8 @@ uint64_t GpuQueue::Begin(Rank rank, const Unit& unit, const UpdateFactors& facto
   return unit.count * (BytesOf(chunk.gradient_type) + BytesOf(chunk.dtype));
 }
 
-// The moments that came with the weights, behind the unit's `master`. Returns their bytes.
+// Copies the moments put with the weights to their planes, which follow `master` in the slot.
+// Returns the number of bytes.
 uint64_t GpuQueue::StoreMoments(const Unit& unit, std::byte* master, device::Stream* stream) const {
   const shm::GpuSlot slot = shm::GpuSlotOf(states_->spec(), unit.task.chunk);
   const MomentLanding::Words words = states_->weights().landing().From(unit.task.chunk, unit.begin);

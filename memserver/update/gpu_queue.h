@@ -5,8 +5,8 @@
 // (traffic/gpu_states.h) in *units* of at most kGpuUnitElements and kGpuRunsAUnit parameters of one
 // chunk, kGpuUnitsInFlight of them on each stream, and polls each until its marker has passed;
 // nothing blocks.
-//   store    weights where they landed in the pool -> master of the slot of the epoch that the job
-//            begins at; the moments there are zero since the memory was made, or come with them
+//   store    weights where they landed in the pool -> master of the slot of the job's first epoch;
+//            its moments are zero since the memory was made, unless moments were put too
 //   narrow   (16-bit jobs, once the whole chunk is stored) master -> gradient plane, unused as yet,
 //            -> 16-bit plane (a worker): the weights may have landed where that lies
 //   update   gradients -> staging; Adam from the slot of epoch e to the slot of epoch e + 1; what

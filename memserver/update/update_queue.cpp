@@ -156,7 +156,7 @@ bool UpdateQueue::HandOut() {
   for (; handed_out_ < end && some_off_host; ++handed_out_) {
     const ChunkId id = order_[handed_out_];
     const Chunk& chunk = states_->chunk(id);
-    // Those behind it wait with it.
+    // A closed chunk holds up all later ones too, to keep the order.
     if (chunk.states_off_host() && !IsOpen(id)) return handed_out_ > before;
     if (chunk.spilled) spills_->Update(id, epoch_);
     if (chunk.on_gpu) gpus_->Update(id, epoch_);

@@ -79,8 +79,8 @@ class UpdateQueue {
   void Hold() { ++holds_; }
   void Release() { --holds_; }
   bool held() const { return holds_ > 0; }
-  // A checkpoint copies chunk after chunk, in NextOrder: one is begun as soon as `open` says so.
-  // `owner` names the gate for DropGate, which is false for others.
+  // For a checkpoint that copies chunk after chunk, in NextOrder: a chunk may begin once `open`
+  // returns true for it. `owner` identifies the gate for DropGate, which is false for others.
   using Gate = std::function<bool(ChunkId)>;
   void SetGate(uint64_t owner, Gate open) { gates_[owner] = std::move(open); }
   bool DropGate(uint64_t owner) { return gates_.erase(owner) > 0; }

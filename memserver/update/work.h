@@ -25,8 +25,8 @@ enum class WorkKind : uint8_t {
   // Sums the squares of each parameter of a chunk, and finds whether all gradients are finite.
   kScan,
   kUpdate,  // one piece of a chunk
-  // Weights of a piece that spills -> its planes in staging; momentum and variance begin at zero,
-  // or as they were put.
+  // Weights of a piece that spills -> its planes in staging; momentum and variance are zero unless
+  // they were put.
   kStage,
   kUnstage,  // a stored piece -> param16
   kVerify,   // checks a piece that was read for it
@@ -75,7 +75,7 @@ struct Work {
   // halves.
   PieceBuffer staged;
   std::byte* copy = nullptr;
-  // kStage: words of the piece's moments that were put (base/formats/moment_words.h).
+  // kStage: the put words of the piece's moments (base/formats/moment_words.h).
   MomentLanding::Words moments{};
   // kUpdate, and kAccumulate, whose version is the sequence number of the addition.
   optim::ProgressWord* progress = nullptr;

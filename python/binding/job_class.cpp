@@ -238,8 +238,8 @@ std::string Version() {
   return TIDEPOOL_VERSION;
 }
 
-// A checkpoint, or the newest whole one of a folder, as JSON: its path and what its manifest says
-// of the step; or an error, as last_error() has it.
+// Describes a checkpoint, or the newest whole one of a folder, as JSON: its path, and the step from
+// its manifest. An error is returned as JSON too, in the form of last_error().
 std::string CheckpointAt(const std::string& path, bool verify) {
   const auto read = [&]() -> Result<std::string> {
     std::string at = path;

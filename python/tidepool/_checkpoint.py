@@ -1,4 +1,4 @@
-"""Checkpoints: all states of a job at a step, saved while it trains, and a new job that goes on behind them."""
+"""Checkpoints: saves all states of a job at a step while it trains, and begins a new job from them."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ _BUFFERS = "buffers.safetensors"
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """The step behind which a job begins that :func:`load` was called for."""
+    """The result of :func:`load`: the checkpoint, and the step after which the job begins."""
 
     path: str
     step: int
-    extra: Any  # as it was given to :func:`save`; None: nothing was
+    extra: Any  # the `extra` given to :func:`save`; None: there was none
 
 
 def save(model: nn.Module, folder: Union[str, "os.PathLike[str]"], *, keep: int = 0, extra: Any = None, wait: bool = True) -> str:
     """Writes all states of the last sealed step: fp32 weights, moments, and the step, to FOLDER/step-00000300.
 
-    Called on any rank, and on one alone; on others it does nothing and returns the same path. A process of its own writes, while
-    memserver goes on: with ``wait=False`` the next steps are not waited for, and :func:`saved` waits for the end. Written whole or not at
-    all, also through a power cut. ``memctl checkpoint`` lists, verifies and prunes them.
+    Call it on rank 0; other ranks may call it too: there it does nothing and returns the same path. A separate process writes the files.
+    With ``wait=False`` training continues meanwhile, and :func:`saved` waits for the end. A checkpoint is written completely or not at
+    all, even if the power fails. ``memctl checkpoint`` lists, verifies and prunes checkpoints.
 
     Args:
-        folder: of checkpoints; made where it is not there.
-        keep: so many of the newest stay; 0: all.
-        extra: what the program needs beside the states (of schedulers, of data), as JSON.
-        wait: until the checkpoint is on the drive.
+        folder: the folder of checkpoints; created if it does not exist.
+        keep: the number of newest checkpoints to keep; 0: all.
+        extra: a JSON-serializable value with further state of the program (schedulers, data).
+        wait: whether to return only when the checkpoint is on the drive.
 
-    Frozen parameters are not in it: they do not change. Persistent buffers are, and the configuration of a model of transformers.
-    Returns the path. Errors: FileError (no room, no right, the writer died), UsageError, those of a job.
+    Frozen parameters are not saved, because they do not change. Persistent buffers and the configuration of a transformers model are.
+    Returns the path. Errors: FileError (disk full, permission denied, the writer died), UsageError, those of a job.
     """
     handle = _handle.of_model(model)
     path = os.path.join(os.fspath(folder), f"step-{int(handle.call('version')):08d}")
@@ -60,24 +60,24 @@ def save(model: nn.Module, folder: Union[str, "os.PathLike[str]"], *, keep: int 
 
 
 def saved(model: nn.Module) -> None:
-    """Waits until the checkpoint is on the drive that :func:`save` began last. Errors: FileError (it will not be)."""
+    """Waits until the last checkpoint begun by :func:`save` is on the drive. Errors: FileError (it could not be written)."""
     handle = _handle.of_model(model)
     if handle.rank == 0:
         handle.call("finish_checkpoint")
 
 
 def load(model: nn.Module, path: Union[str, "os.PathLike[str]"]) -> Loaded:
-    """The job of a wrapped model begins behind the step of a checkpoint: call it before the optimizer is made, on every rank.
+    """Makes the job of a wrapped model begin after the step of a checkpoint. Call it on every rank, before you make the optimizer.
 
-    The optimizer then begins the job with these weights and moments, in place of the model's own, on any number of ranks; a job that the
-    server still holds (``resume="auto"``) goes on as it is, and ``optimizer.sealed_steps`` says where. Buffers that were saved come into
-    the model now. Every byte is compared with its check first, on rank 0.
+    The optimizer then begins the job with these weights and moments instead of the model's own, on any number of ranks. A job that the
+    server still holds (``resume="auto"``) continues unchanged; ``optimizer.sealed_steps`` is its step. Saved buffers are copied into the
+    model now. Rank 0 first verifies the checksums of all files.
 
     Args:
-        path: a checkpoint, a folder of them (the newest whole one), or a directory of torch.distributed.checkpoint with the states of
-            torch's AdamW.
+        path: a checkpoint, a folder of them (the newest whole one), or a directory of torch.distributed.checkpoint that holds the
+            states of torch's AdamW.
 
-    Returns the path, the step and the extra. Errors: FileError (naming file and tensor), UsageError (another model, another optimizer).
+    Returns the path, the step and the extra value. Errors: FileError (names file and tensor), UsageError (another model or optimizer).
     """
     handle = _handle.of_model(model)
     if handle.state != "wrapped":
@@ -104,7 +104,7 @@ def _describe(model: nn.Module, files: str, extra: Any) -> None:
 
 
 def _buffers(model: nn.Module) -> Dict[str, torch.Tensor]:
-    """Persistent buffers, each once."""
+    """The persistent buffers by name, each buffer once."""
     found: Dict[str, torch.Tensor] = {}
     seen: Set[int] = set()
     for prefix, module in model.named_modules():

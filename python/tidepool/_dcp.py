@@ -1,4 +1,4 @@
-"""States in the format of torch.distributed.checkpoint (DCP): written, and read a tensor at a time."""
+"""Writes states in the format of torch.distributed.checkpoint (DCP), and reads them tensor by tensor."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _BLOCK = 32
 
 
 def export_dcp(checkpoint: Union[str, "os.PathLike[str]"], directory: Union[str, "os.PathLike[str]"]) -> str:
-    """Writes the states of a checkpoint as torch.distributed.checkpoint does, so that plain torch goes on with them.
+    """Writes the states of a checkpoint in the format of torch.distributed.checkpoint, so that plain torch can continue from them.
 
-    Of a folder the newest whole checkpoint. ``model.NAME`` has the fp32 weights, ``optim.state.NAME.exp_avg``, ``.exp_avg_sq`` and
-    ``.step`` the states of torch's AdamW, in fp32 (8-bit moments are decoded): what ``get_state_dict(model, optimizer)`` of
-    ``torch.distributed.checkpoint.state_dict`` gives under the keys ``model`` and ``optim``. ``optim.param_groups`` is not there: rates
-    and decays are the program's. The files are mapped; nothing is held in memory twice.
+    In a folder it takes the newest whole checkpoint. ``model.NAME`` holds the fp32 weights; ``optim.state.NAME.exp_avg``, ``.exp_avg_sq``
+    and ``.step`` hold the states of torch's AdamW in fp32 (8-bit moments are decoded). ``get_state_dict(model, optimizer)`` of
+    ``torch.distributed.checkpoint.state_dict`` returns the same under the keys ``model`` and ``optim``. ``optim.param_groups`` is left
+    out: learning rates and decays belong to the program. The files are mapped, so that memory holds no second copy of the states.
 
-    Returns the path of the checkpoint. Errors: FileError, UsageError (the directory has a checkpoint of torch's already).
+    Returns the path of the checkpoint. Errors: FileError, UsageError (the directory already contains a checkpoint of torch).
     """
     from torch.distributed import checkpoint as dcp
 
@@ -56,7 +56,7 @@ def _sync(directory: str) -> None:
 
 
 def _decoded(states: Saved, name: str, plane: int) -> Optional[torch.Tensor]:
-    """A moment in fp32 (optim/state_forms.h says what codes mean)."""
+    """A moment in fp32; optim/state_forms.h defines the codes."""
     found = states.tensor(name, plane)
     if found is None or found.dtype not in (torch.int8, torch.uint8):
         return None if found is None else found.to(torch.float32)
@@ -71,7 +71,7 @@ def _decoded(states: Saved, name: str, plane: int) -> Optional[torch.Tensor]:
 
 
 class Distributed(States):
-    """A directory of torch.distributed.checkpoint, whoever wrote it: `model.NAME` or `NAME`, and `...NAME.exp_avg`. Errors: FileError."""
+    """A directory of torch.distributed.checkpoint, from any writer: `model.NAME` or `NAME`, and `...NAME.exp_avg`. Errors: FileError, UsageError."""
 
     def __init__(self, path: str) -> None:
         from torch.distributed import checkpoint as dcp
@@ -98,7 +98,7 @@ class Distributed(States):
         if wanted in self._about:
             return wanted
         ends = [key for key in self._about if key.endswith("." + wanted)]
-        if plane == MASTER:  # not of a module with a longer name
+        if plane == MASTER:  # excludes modules with a longer name
             ends = [key for key in ends if key[: -len(wanted) - 1] in ("model", "state_dict", "module", "app.model")] or ends
         return min(ends, key=len) if ends else None
 
@@ -111,7 +111,7 @@ class Distributed(States):
         return into[key]
 
     def _newest_step(self) -> float:
-        """The steps of the optimizer: torch counts them by parameter, and all are of one step."""
+        """The number of optimizer steps; 0: none. Torch counts them per parameter. Errors: UsageError (the counts differ)."""
         steps: List[float] = [float(self._read(key)) for key, about in self._about.items() if key.endswith(".step") and hasattr(about, "properties")]
         if steps and min(steps) != max(steps):
             raise UsageError(

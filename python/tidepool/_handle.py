@@ -38,7 +38,7 @@ class Handle:
         self._model = weakref.ref(model)
         self.options = options
         self.weights = weights
-        self.checkpoint: Optional[States] = None  # that a new job begins behind
+        self.checkpoint: Optional[States] = None  # a new job begins after its step
         self.state = "wrapped"  # then running, and finally closed or left
         self.told_of_casts = False
         self.kept_gradients: Dict[int, KeptGradient] = {}  # by parameter id

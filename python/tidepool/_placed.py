@@ -1,4 +1,4 @@
-"""Parameters while a job begins: where their values come from, and the tensors that give way to those of the job."""
+"""Parameters while a job begins: the source of their values, and the tensors replaced by those of the job."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .errors import UsageError, call
 
 log = logging.getLogger("tidepool")
 
-Weights = Callable[[str], torch.Tensor]  # from a parameter's name to its values, in host memory
+Weights = Callable[[str], torch.Tensor]  # maps a parameter's name to its values, in host memory
 
 
 class Placed:
-    """While a job begins: the tensors that were exchanged for those of the job, which come back where the start fails."""
+    """While a job begins: the tensors replaced by those of the job; restored if the start fails."""
 
     def __init__(self, weights: Optional[Weights], dtypes: Dict[int, torch.dtype], device: torch.device, states: Optional[States] = None) -> None:
         self._weights, self._dtypes, self._device, self._states = weights, dtypes, device, states
@@ -29,13 +29,13 @@ class Placed:
         for name, parameter, former in self._former.values():
             try:
                 torch.utils.swap_tensors(parameter, former)
-            except RuntimeError:  # somebody has a share in it: it gets memory, of no known content, rather than none
+            except RuntimeError:  # shared elsewhere: it gets uninitialised memory instead of none
                 parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
                 log.warning("the parameter %s has lost its values: make the model anew", name)
         self._former.clear()
 
     def place(self, one: _check.Member) -> None:
-        """Gives the parameter its dtype in the job, and the job's device; it has no memory then."""
+        """Gives the parameter its dtype in the job and the job's device, without memory."""
         parameter, dtype = one.parameter, self._dtypes[id(one.parameter)]
         parameter.grad = None
         if parameter.is_meta or parameter.dtype != dtype or parameter.device.type != self._device.type:
@@ -43,24 +43,24 @@ class Placed:
             self._former[id(parameter)] = one.name, parameter, exchange(one.name, parameter, data)
 
     def prefetch(self, one: _check.Member) -> None:
-        """Values that lie in a file are asked for soon."""
+        """Announces that values in a file will be needed soon."""
         tell = getattr(self._weights, "prefetch", None)
         if tell is not None:
             tell(one.name)
 
     def shard(self, one: _check.Member) -> Tuple[int, int]:
-        """The file that the values lie in, from 1, and how many there are; (0, 0): none."""
+        """The number of the file with the values, from 1, and the number of files; (0, 0): none."""
         tell = getattr(self._weights, "shard", None)
         found: Tuple[int, int] = tell(one.name) if tell is not None else (0, 0)
         return found
 
     def begin(self, job: Any) -> None:
-        """A new job goes on behind the step of the checkpoint, where there is one."""
+        """Sets the step of the checkpoint, if there is one, as the start of a new job."""
         if self._states is not None:
             call(job, "begin_at", *self._states.begin())
 
     def put(self, job: Any, index: int, one: _check.Member) -> None:
-        """Hands the values of a trained parameter to the new job: its own, or those of the checkpoint, with their moments."""
+        """Puts the values of a trained parameter into the new job: its own, or those of the checkpoint with their moments."""
         if self._states is None:
             call(job, "put", index, self.values(one))
             return
@@ -72,13 +72,13 @@ class Placed:
         self._states.forget(one.name)
 
     def values(self, one: _check.Member) -> torch.Tensor:
-        """The initial values, in host memory; those of a frozen parameter in its dtype in the job."""
+        """The initial values, in host memory; a frozen parameter's in its dtype in the job."""
         _, _, parameter = self._former.get(id(one.parameter), ("", None, one.parameter))
         values = self._read(one.name, parameter).detach().to("cpu")
         return (values if one.parameter.requires_grad else values.to(self._dtypes[id(one.parameter)])).contiguous()
 
     def place_the_rest(self, model: nn.Module, members: Set[int]) -> None:
-        """What the job does not hold gets its values and the job's device: weights that are not dense, and buffers."""
+        """Moves tensors that the job does not hold to the job's device, with values: weights that are not dense, and buffers."""
         for name, parameter in model.named_parameters():
             if id(parameter) not in members and (parameter.is_meta or parameter.device.type != self._device.type):
                 exchange(name, parameter, self._read(name, parameter).detach().to(self._device, copy=parameter.is_meta))
@@ -99,7 +99,7 @@ class Placed:
 
 
 class ReadAhead:
-    """Has values read from files before they are asked for: so many bytes of them at a time."""
+    """Prefetches values from files, a limited number of bytes ahead."""
 
     _BYTES = 256 << 20
 
@@ -107,7 +107,7 @@ class ReadAhead:
         self._placed, self._left, self._ahead = placed, iter(members), 0
 
     def advance(self, used: int) -> None:
-        """`used`: bytes of a parameter that is asked for now."""
+        """`used`: bytes of the parameter requested now."""
         self._ahead -= used
         while self._ahead < self._BYTES:
             one = next(self._left, None)

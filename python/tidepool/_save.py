@@ -77,7 +77,7 @@ def _main_dtype(model: nn.Module) -> torch.dtype:
 
 
 def save_configuration(model: Any, directory: str) -> None:
-    """Writes the configuration of a model of transformers; of another one nothing."""
+    """Writes the configuration of a transformers model; nothing for other models."""
     config = getattr(model, "config", None)
     if not hasattr(config, "save_pretrained"):
         return

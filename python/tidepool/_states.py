@@ -1,4 +1,4 @@
-"""Where the states of a job come from that begins behind a step: a checkpoint, or a directory of torch.distributed.checkpoint."""
+"""Sources of the states of a new job: a checkpoint, or a directory of torch.distributed.checkpoint."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ._safetensors import Reader
 from .errors import FileError, UsageError, from_parts
 
 MASTER = 0
-_SUFFIXES = {MASTER: "", 1: ".exp_avg", 2: ".exp_avg_sq", 3: ".exp_avg_scale", 4: ".exp_avg_sq_scale"}  # by plane, as puts number them
+_SUFFIXES = {MASTER: "", 1: ".exp_avg", 2: ".exp_avg_sq", 3: ".exp_avg_scale", 4: ".exp_avg_sq_scale"}  # by plane, numbered as in puts
 _BLOCK = 32  # elements that share a scale
 _FORMS = {"fp32": "F32", "split": "F32", "split-bf16": "BF16"}  # types of moments
 
 
 class States:
-    """Weights and moments of every trained parameter at one step. `step` has the numbers of the step record."""
+    """Weights and moments of every trained parameter at one step. `step` holds the numbers of the step record."""
 
     path = ""
     step: Dict[str, Any] = {}
-    files = ""  # the directory with what else was saved; "": there is none
+    files = ""  # the directory with the other saved files; "": none
 
     def tensor(self, name: str, plane: int) -> Optional[torch.Tensor]:
-        """A plane of a parameter, as it lies in the files; None where it is not there."""
+        """A plane of a parameter, unchanged from the files; None if it does not exist."""
         raise NotImplementedError
 
     def forget(self, name: str) -> None:
-        """What has been read of the parameter is not needed any more."""
+        """Releases the memory of the values read for the parameter."""
 
     def begin(self) -> Tuple[List[int], float]:
-        """What `begin_at` of the native job wants."""
+        """The arguments of `begin_at` of the native job."""
         numbers = [self.step[key] for key in ("version", "optimizer_step", "data_cursor", "random_state", "scaler_steps")]
         return [struct.unpack("<q", struct.pack("<Q", number))[0] for number in numbers], float(self.step["loss_scale"])
 
@@ -43,7 +43,7 @@ class States:
         return self._fitting(name, MASTER, tuple(shape)).to(torch.float32)
 
     def words(self, name: str, plane: int, form: str, shape: Tuple[int, ...]) -> torch.Tensor:
-        """A moment in the form of the job's states: 32 bits an element, as `put_moment` wants them. Errors: UsageError (it would be rounded), FileError."""
+        """A moment as the words of `put_moment`: 32 bits per element, in the form of the job's states. Errors: UsageError (it would be rounded), FileError."""
         count = torch.Size(shape).numel()
         if plane > 2:
             scales = self._fitting(name, plane, (-(-count // _BLOCK),)).to(torch.float32)
@@ -74,7 +74,7 @@ class States:
 
 
 class Saved(States):
-    """A checkpoint of Tidepool's own (docs/checkpoints.md). Errors: FileError, naming file and tensor."""
+    """A checkpoint of Tidepool (docs/checkpoints.md). Errors: FileError, which names file and tensor."""
 
     def __init__(self, path: str, verify: bool = True) -> None:
         _library.load()
@@ -88,7 +88,7 @@ class Saved(States):
         self._moments = Reader(moments) if os.path.exists(moments) else None
 
     def names(self) -> List[str]:
-        """The parameters that it has."""
+        """The names of the saved parameters."""
         return list(self._weights.entries)
 
     def tensor(self, name: str, plane: int) -> Optional[torch.Tensor]:
@@ -103,7 +103,7 @@ class Saved(States):
 
 
 def open_states(path: str, verify: bool) -> States:
-    """The states at `path`: a checkpoint, a folder of them (the newest whole one), or a directory of torch's. Errors: FileError."""
+    """The states at `path`: a checkpoint, a folder of them (the newest whole one), or a directory of torch.distributed.checkpoint. Errors: FileError."""
     if os.path.exists(os.path.join(path, ".metadata")):
         from ._dcp import Distributed
 

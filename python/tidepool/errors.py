@@ -128,7 +128,7 @@ def from_native(error: RuntimeError, job: Any = None) -> RuntimeError:
 
 
 def from_parts(parts: Dict[str, str]) -> "TidepoolError":
-    """The exception for an error that the op library has described."""
+    """The exception for an error described by the op library."""
     return _again(_CLASS_OF.get(parts["id"], TidepoolError), parts["what"], parts["where"], parts["why"], parts["fix"], parts["id"])
 
 

@@ -14,7 +14,7 @@
 namespace tidepool::trainer {
 namespace {
 
-// As client::Range numbers planes.
+// Planes are numbered as in client::Range.
 constexpr uint32_t kMomentum = 1, kVariance = 2, kMomentumScales = 3, kVarianceScales = 4;
 
 const char* TypeOfPlane(StateForm form, uint32_t plane) {
@@ -99,7 +99,7 @@ Status LoadedCheckpoint::Read(const client::JobSpec& spec, ParameterId id, uint3
   return file->Read(*tensor, 0, values);
 }
 
-// A code a word, and a scale at each element of its block.
+// Reads one code per word; a scale is repeated for each element of its block.
 Status LoadedCheckpoint::ReadCodes(const client::ParameterSpec& parameter, uint32_t plane,
                                    std::span<float> values) const {
   const std::string name = parameter.name + SuffixOfPlane(plane);

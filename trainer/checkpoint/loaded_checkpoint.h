@@ -21,10 +21,10 @@ namespace tidepool::trainer {
 // Name of the file in a checkpoint with the note of the run that wrote it.
 inline constexpr const char* kNoteFile = "run-note";
 
-// The moments that the job has, as client::Range numbers planes; with their scales, where some of
-// its chunks have 8-bit ones.
+// The moment planes of the job, numbered as in client::Range, and the planes of their scales if the
+// job's states have 8-bit moments.
 std::vector<uint32_t> MomentPlanesOf(const client::JobSpec& spec);
-// The type of first moments of this form, as safetensors names it.
+// The safetensors type of first moments in this form.
 const char* MomentTypeOf(StateForm form);
 
 class LoadedCheckpoint {
@@ -36,14 +36,13 @@ class LoadedCheckpoint {
   const std::string& path() const { return path_; }
   // The run note (trainer/run/resuming/run_note.h); empty: none.
   const std::string& note() const { return note_; }
-  // The hash of the file of the adapters' base (kBaseHashKey); empty: it says nothing, or it has
-  // no adapters.
+  // The hash of the adapters' base file (kBaseHashKey); empty: not recorded, or no adapters.
   std::string base_hash() const { return masters_->Metadata(kBaseHashKey); }
   // The step of the saved states.
   client::BeginPoint point() const;
-  // All values of a plane of a parameter of the job; of 8-bit moments and their scales the words
-  // that are put (base/formats/moment_words.h). Errors: kDataBad (the checkpoint has no such
-  // tensor, or one of another shape, or one that the job's form of states would round).
+  // Reads all values of one plane of a parameter; for 8-bit moments and their scales, the words to
+  // put (base/formats/moment_words.h). Errors: kDataBad (the checkpoint has no such tensor, or one
+  // of another shape, or values that the job's form of states would round).
   Status Read(const client::JobSpec& spec, ParameterId id, uint32_t plane,
               std::span<float> values) const;
 

@@ -19,7 +19,7 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr int64_t kLookNs = 20 * kNsPerMs;
-// The exit code, as it were, of a writer that is not waited for any more.
+// Replaces the exit code of a writer that was abandoned.
 constexpr int kLeftAlone = -1;
 // From the server's last byte until the files are on disk. A checkpoint that takes longer makes the
 // next one be skipped, and costs no step.
@@ -38,7 +38,7 @@ std::string PlanOf(const client::JobSpec& spec, const std::optional<std::string>
   return TextOf(plan);
 }
 
-// A folder for what the writer takes.
+// Makes a folder for the files that the writer takes over.
 Result<std::string> MakeStage() {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
@@ -131,7 +131,7 @@ Status RunCheckpoints::Finish(client::ChunkService* service) {
     if (failed) writer_->Signal(SIGKILL);
     if (gone_ns == 0 && failed) gone_ns = now_ns;
 
-    // A process that waits for a file system in the kernel does not end.
+    // A process that is blocked in the kernel by a file system cannot be killed.
     if (gone_ns != 0 && now_ns - gone_ns > kSyncWaitNs) return Ended(kLeftAlone);
     if (now_ns - said_ns > kSayNs) {
       LogWarn("a checkpoint is still being written", {{"step", writing_}});

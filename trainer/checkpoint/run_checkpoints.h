@@ -1,9 +1,9 @@
 // RunCheckpoints: writes a run's checkpoints during training: decides when one begins, and starts
 // the process that writes it.
 //
-// This process never touches the folder of the checkpoints, which may lie on a file system that
-// does not answer: what only it knows of the model, it puts into a folder of its own under TMPDIR,
-// from where the writer takes it.
+// This process never accesses the folder of the checkpoints, because its file system may not
+// answer. It puts its own files about the model into a temporary folder under TMPDIR; the writer
+// takes them from there.
 // One thread (the trainer's main thread), rank 0; torch-free. A step waits only while the previous
 // checkpoint is still being written: until memserver has copied it, then at most 10 s; after that
 // this step's checkpoint is skipped. A failed checkpoint is reported, and training continues.
@@ -32,21 +32,21 @@ class RunCheckpoints {
     Clock* clock = nullptr;
     std::function<Status(const std::string& directory)> describe;
     std::function<void(const std::string& line)> say;
-    // The program that writes; empty: the one beside this process's.
+    // The path of the writing program; empty: FindProgramBeside finds it.
     std::string program = {};
-    // Where the weights are adapters: the hash of their base's file (kBaseHashKey).
+    // Set if the weights are adapters: the hash of their base file (kBaseHashKey), or empty.
     std::optional<std::string> base = {};
   };
   explicit RunCheckpoints(Parts parts) : parts_(std::move(parts)) {}
 
   // Call when the step that makes `version` was sealed. Errors: what ended the session.
   Status After(Version version, client::ChunkService* service);
-  // Begins that of the last sealed step, `version`. Errors: kSaveFailed (also while the one before
-  // is being written), kFileUnreadable (the program that writes it is missing), what ended the
-  // session.
+  // Begins the checkpoint of the last sealed step, `version`. Errors: kSaveFailed (also if the
+  // previous one is still being written), kFileUnreadable (the writing program is missing), what
+  // ended the session.
   Status Begin(Version version, client::ChunkService* service);
-  // Waits until the last one is written, or will not be; one whose file system does not answer is
-  // left alone after a while. Returns how it ended: kSaveFailed.
+  // Waits until the last checkpoint is written or has failed. If its stream failed and the writer
+  // cannot be killed, abandons the writer after a while. Errors: kSaveFailed.
   Status Finish(client::ChunkService* service);
 
  private:

@@ -46,7 +46,7 @@ class ChildProcess {
   std::optional<int> WaitFor(int64_t timeout_ns, Clock* clock);
   // Signals every process of the group; does nothing after the child has ended.
   void Signal(int signal);
-  // Nobody waits for it any more, nor kills it.
+  // Abandons the child: this object no longer waits for it or kills it.
   void Forget() { pid_ = -1; }
 
  private:

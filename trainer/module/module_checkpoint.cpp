@@ -1,4 +1,4 @@
-// How the states of a ModuleJob leave it as a checkpoint, and come into a new one.
+// Checkpoints of a ModuleJob: saves its states, and puts saved states into a new job.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kPlanesWithoutScales = 2;
 
-// The files of a directory, for the checkpoint.
+// Copies the files of a directory into the checkpoint; does nothing if `from` is empty.
 Status CopyFiles(const std::string& from, const std::string& to) {
   std::error_code error;
   if (!from.empty()) std::filesystem::copy(from, to, error);

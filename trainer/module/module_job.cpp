@@ -352,7 +352,7 @@ Status ModuleJob::Arrived(uint32_t index) {
 
 Status ModuleJob::Close() {
   if (!session_) return {};
-  // What failed was said.
+  // A failure was already reported.
   (void)FinishCheckpoint();
   // Operators and transfers work in the memory of the slot.
   steps_ = nullptr;

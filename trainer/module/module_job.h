@@ -57,8 +57,8 @@ struct ModuleSlot {
   uint64_t pool_bytes = 0, rcache_bytes = 0;
 };
 
-// The moments of a parameter, as a checkpoint brings them: in which form they are kept, and their
-// planes, as client::Range has them.
+// The moments of a parameter that a checkpoint must provide: the form of its states, and the
+// planes, numbered as in client::Range.
 struct ModuleMoments {
   StateForm form = StateForm::kF32;
   std::vector<uint32_t> planes = {};
@@ -96,13 +96,13 @@ class ModuleJob {
   // Puts the initial values of a trained parameter, of its shape and any floating type, in host
   // memory; copied before return. Errors: kUsageError, those of the server.
   Status Put(uint32_t index, const at::Tensor& values);
-  // A new job goes on behind the step of a checkpoint: call it before the first Put, and put the
-  // moments of each parameter before its values. Errors: kUsageError, those of the server.
+  // Makes a new job begin after the step of a checkpoint. Call it before the first Put; then put
+  // the moments of each parameter before its values. Errors: kUsageError, those of the server.
   Status BeginAt(const client::BeginPoint& point);
-  // None of a parameter that is frozen, and before Open.
+  // The moments to put for a parameter; none if it is frozen, or before Open.
   ModuleMoments MomentsOf(uint32_t index) const;
-  // `words`: one of 32 bits an element (base/formats/moment_words.h), in host memory. Errors: as
-  // Put.
+  // Puts a moment of a parameter after BeginAt. `words`: one 32-bit word per element
+  // (base/formats/moment_words.h), in host memory. Errors: those of Put.
   Status PutMoment(uint32_t index, uint32_t plane, const at::Tensor& words);
   // Completes the puts, compares the ranks' initial weights, places the parameters in the rCache
   // and watches their operators. Errors: those of TrainingEngine::Create, kUsageError (a parameter
@@ -126,13 +126,13 @@ class ModuleJob {
   // kUsageError (a number that the rule does not accept; nothing has changed), kAbiMismatch.
   Result<client::Outcome> Step(std::span<const GroupNumbers> groups);
 
-  // One rank: begins the checkpoint of the last sealed step, which a process of its own writes
-  // (`program`; empty: the one in PATH) while training goes on. `files`: a directory whose files
-  // come into it; empty: none. Waits for the one before. Errors: kSaveFailed, kFileUnreadable, what
-  // ended the session.
+  // Call on one rank: begins the checkpoint of the last sealed step. A separate process, `program`
+  // (empty: FindProgramBeside finds it), writes it while training continues. The files of the
+  // directory `files` are copied into it (empty: none). Waits for the previous checkpoint. Errors:
+  // kSaveFailed, kFileUnreadable, what ended the session.
   Status BeginCheckpoint(const CheckpointOptions& options, const std::string& program,
                          const std::string& files);
-  // Waits until it is written. Errors: kSaveFailed.
+  // Waits until the checkpoint is written. Errors: kSaveFailed.
   Status FinishCheckpoint();
 
   // Ends the job, all ranks together: the server frees its memory.
@@ -174,8 +174,8 @@ class ModuleJob {
   std::unique_ptr<FrozenTensors> frozen_;  // until Bind
   std::unique_ptr<WeightPut> put_;         // of a new job, until Bind
   std::unique_ptr<TrainingEngine> engine_;
-  Version begun_at_ = 0;                  // the step of a checkpoint
-  CheckpointOptions checkpoint_options_;  // of the one below
+  Version begun_at_ = 0;                  // the step of the loaded checkpoint; 0: none
+  CheckpointOptions checkpoint_options_;  // of `checkpoints_`, which refers to it
   std::unique_ptr<RunCheckpoints> checkpoints_;
   OpenSteps* steps_ = nullptr;
   std::unique_ptr<CpuWatch> cpus_;  // from Bind on; null if there is nothing to watch

@@ -91,7 +91,7 @@ Status TrainingRun::ProvideBase() {
   return {};
 }
 
-// Moments of adapters mean nothing over another base.
+// Adapters and their moments are valid only for the base that they were trained with.
 Status TrainingRun::CheckBaseOfCheckpoint() {
   if (!plan_.lora.on() || place_.rank != 0) return {};
   const std::string hash = NameOfBase();

@@ -88,7 +88,7 @@ Result<CheckedRun> CheckRun(const RunOptions& options, const RankPlace& place,
   CheckedRun checked;
   TP_ASSIGN_OR_RETURN(checked.plan, CheckPlan(options, place, job));
   if (place.rank == 0) TP_RETURN_IF_ERROR(CheckOutputs(options.output));
-  // Ranks of one column of a pipeline train the same sequences.
+  // The ranks of one pipeline column train the same sequences.
   const uint32_t columns = ColumnsOf(options, place.world);
   TP_ASSIGN_OR_RETURN(checked.data, OpenRunCorpus(options, checked.plan.shape, columns,
                                                   ColumnOfRank(options, place.world, place.rank),

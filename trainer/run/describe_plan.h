@@ -15,7 +15,7 @@ namespace tidepool::trainer {
 std::string DescribePlan(const RunPlan& plan);
 // One line: which states are on GPUs; empty if there was no choice.
 std::string DescribeGpuStates(const RunPlan& plan);
-// One JSON object. `gpu`: null if the run computes on the host.
+// One JSON object. `gpu`: null if the run computes on the host. `limits`: null to leave them out.
 std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu = nullptr,
                      const RunLimits* limits = nullptr);
 

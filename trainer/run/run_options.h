@@ -151,10 +151,10 @@ struct TokenizeOptions {
 
 // `trainer run --pipeline` and `trainer estimate --pipeline`.
 struct PipelineOptions {
-  std::string stages;          // auto, or how many; empty: no pipeline
-  uint32_t columns = 1;        // pipelines side by side, which train sequences of their own
-  std::vector<uint32_t> ends;  // run: of each stage the layer behind its last, by SettleStages
-  std::vector<Rank> ranks;     // likewise: the rank that computes it
+  std::string stages;          // auto, or a number; empty: no pipeline
+  uint32_t columns = 1;        // parallel pipelines; each trains other sequences
+  std::vector<uint32_t> ends;  // run: by stage, one past its last layer; set by SettleStages
+  std::vector<Rank> ranks;     // likewise: the rank that computes the stage
   std::string topology_file;   // the GPUs; empty: the paper's machine
   std::string lp_file;         // output of the partition's linear program; empty: none
   std::string timeline_file;   // output of the schedule's picture; empty: none

@@ -154,14 +154,14 @@ Status TrainingRun::Train() {
 
   device_->ResetPeak();
   Result<TrainSummary> trained = TrainLoop(task);
-  // What failed was said.
+  // A failure was already reported.
   (void)checkpoints_->Finish(session_->service());
   if (!trained.ok()) return WithShares(trained.status(), ShortAt::kStep);
   summary_ = trained.value();
   return {};
 }
 
-// It takes a pass over the base, once.
+// Computing the hash reads the whole base file; the result is remembered.
 std::string TrainingRun::NameOfBase() {
   if (place_.rank != 0) return {};
   const std::string hash = base_names_->FileOrNothing();

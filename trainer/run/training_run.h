@@ -96,7 +96,7 @@ class TrainingRun {
   Status LoadWeights();
   Status OpenCheckpoint();
   Status LoadCheckpoint();
-  // The hash of the file of the adapters' base; empty where it cannot be made.
+  // The hash of the adapters' base file; empty on ranks above 0, or if it cannot be computed.
   std::string NameOfBase();
   Status CheckBaseOfCheckpoint();
   // Writes the files that a reader of saved weights needs.

@@ -11,8 +11,8 @@
 namespace tidepool::client {
 namespace {
 
-constexpr double kHistoryRow = 5;    // pixels of one look
-constexpr size_t kHistoryMax = 160;  // rows; of more looks, each n-th is shown
+constexpr double kHistoryRow = 5;    // height of one look, in pixels
+constexpr size_t kHistoryMax = 160;  // rows; of more looks, every n-th is shown
 
 double SecondsAt(const std::vector<RunMoment>& moments, size_t i) {
   return moments[i].status.uptime_seconds - moments.front().status.uptime_seconds;
@@ -81,7 +81,7 @@ std::string StepChart(const std::vector<RunMoment>& moments, uint64_t id) {
   return "<div class=\"charts\">" + Chart(steps) + Chart(waited) + "</div>\n";
 }
 
-// What the server says of how the training goes.
+// The server's training figures over time.
 std::string TrainingCharts(const std::vector<RunMoment>& moments, uint64_t id) {
   std::vector<JobSample> samples;
   for (size_t i = 0; i < moments.size(); ++i) {
@@ -93,7 +93,7 @@ std::string TrainingCharts(const std::vector<RunMoment>& moments, uint64_t id) {
   return JobCharts(samples, TimeOf(moments), kTimeName);
 }
 
-// Which looks the history shows.
+// The indices of the looks that the history shows.
 std::vector<size_t> ShownLooks(size_t looks) {
   std::vector<size_t> shown;
   const size_t apart = DivideUp(looks, kHistoryMax);
@@ -123,7 +123,7 @@ std::string Histories(const std::vector<RunMoment>& moments, const ResidencyJob&
       html += Stripe(then->rows[place], {kHistoryRow, "y=\"" + Place(y) + "\"", {}});
     }
 
-    double free_from = 0;  // where the label before ends
+    double free_from = 0;  // lower end of the previous label
     for (const Tick& tick : time.ticks) {
       const double y = 18 + time.ShareOf(tick.value) * height;
       if (y < free_from || y > height + 18) continue;

@@ -1,5 +1,5 @@
-// RunReport: a stretch of a run as one HTML page that needs nothing else: memory by tier, loss,
-// tokens a second, step times, sharing of CPUs, and residency over time.
+// RunReport: an interval of a run as one self-contained HTML page: memory by tier, loss, tokens per
+// second, step times, sharing of CPUs, and residency over time.
 //
 // One thread. The data come from looks at the admin socket (nothing between looks is shown) and, if
 // given, from the trainer's own metrics: hit rate compared with Belady's bound, late prefetches.

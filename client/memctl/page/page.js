@@ -12,7 +12,7 @@ function h(name, attributes = {}, ...children) {
   element.append(...children);
   return element;
 }
-// What memctl has drawn, as elements. It is inert: scripts of such a document do not run, and memctl escapes what others named.
+// Parses a picture drawn by memctl into elements. The parsed document is inert: its scripts do not run, and memctl escapes foreign names.
 const drawn = (text) => [...new DOMParser().parseFromString(text, "text/html").body.children];
 const $ = (id) => document.getElementById(id);
 

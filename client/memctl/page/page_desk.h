@@ -53,8 +53,8 @@ class PageDesk {
   int64_t looked_ns_ = 0;
 };
 
-// {"status":{...},"jobs":[...],...,"pictures":{...}}: reports of memserver as they came, and what
-// `pictures` draws of them and of those before; or {"problem":{...}} where it does not answer.
+// {"status":{...},"jobs":[...],...,"pictures":{...}}: memserver's unchanged reports, and what
+// `pictures` draws from these and earlier ones; or {"problem":{...}} if it does not answer.
 std::string LookForPage(const Invocation& invocation, PagePictures* pictures);
 // 128 random bits of getrandom, as text. Errors: kNotReady.
 Result<std::string> NewPageKey();

@@ -11,7 +11,7 @@
 namespace tidepool::client {
 namespace {
 
-// A counter whose rate has a tile.
+// A counter of memserver. Its rate is shown in a tile.
 struct Counter {
   const char* id;
   const char* name;
@@ -77,7 +77,7 @@ Result<std::string> PagePictures::Draw(const std::string& status_json, const std
   TP_ASSIGN_OR_RETURN(const StatusView status, ReadStatus(status_json));
   TP_ASSIGN_OR_RETURN(const std::vector<JobView> jobs, ReadJobs(jobs_json));
   TP_ASSIGN_OR_RETURN(const ResidencyView residency, ReadResidency(residency_json));
-  if (status.uptime_seconds < looked_at_) {  // memserver began anew
+  if (status.uptime_seconds < looked_at_) {  // memserver was restarted
     rates_.clear();
     samples_.clear();
     looked_at_ = -1;

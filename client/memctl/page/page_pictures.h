@@ -1,7 +1,7 @@
-// PagePictures: what of `memctl page` is drawn: stripes of chunks, and curves over what was seen
-// since it was started, at most the last two minutes.
+// PagePictures: the pictures of `memctl page`: stripes of chunks, and curves over its looks so far,
+// at most those of the last two minutes.
 //
-// One thread. The browser sets them into its page as they are; texts of others in them are escaped.
+// One thread. The browser inserts them unchanged into the page; foreign texts in them are escaped.
 #pragma once
 
 #include <deque>
@@ -20,7 +20,7 @@ class PagePictures {
   static constexpr double kSecondsShown = 120;
   static constexpr size_t kRatesShown = 240;  // looks
 
-  // Adds a look, which is three reports of memserver, and draws:
+  // Adds a look (three reports of memserver, as JSON), and returns its pictures as JSON:
   // {"rates":{"to-ranks":{"now":...,"picture":"<svg..."}},"key":"<ul...",
   //  "jobs":{"7":{"fold":1,"ruler":"...","rows":["..."],"charts":"..."}}}. Errors: kHandshakeBad (a
   // memserver of another release).
@@ -37,7 +37,7 @@ class PagePictures {
   void AddJobs(const StatusView& status, const std::vector<JobView>& jobs,
                const ResidencyView& residency);
 
-  double looked_at_ = -1;  // of the last look, in seconds of memserver's life
+  double looked_at_ = -1;  // uptime of memserver at the last look, in seconds; negative: none yet
   std::map<std::string, Rate> rates_;
   std::map<uint64_t, std::deque<JobSample>> samples_;
 };

@@ -24,7 +24,7 @@ double Known(double value) {
   return value > 0 ? value : kUntold;
 }
 
-// The least and most of the known values of all curves.
+// The smallest and largest known value of all curves.
 struct Extent {
   double least = 0, most = 0;
   bool known = false;
@@ -49,7 +49,7 @@ Curve CurveOf(std::span<const JobSample> samples, const char* name, std::string_
   return curve;
 }
 
-// Stretches between looks that saw the same ink; none where it is empty.
+// A lane of stretches; adjacent looks with the same ink share one. An empty ink leaves a gap.
 template <typename InkOf>
 Lane LaneOf(std::span<const JobSample> samples, const char* name, const InkOf& ink_of) {
   Lane lane{name, {}};

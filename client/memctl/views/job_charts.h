@@ -1,8 +1,8 @@
-// JobCharts: how the training of a job goes over time: loss, tokens a second, how long its steps
-// take, and whether its threads share CPUs.
+// JobCharts: charts of a job's training over time: loss, tokens per second, step times, and whether
+// its threads share CPUs.
 //
-// One thread; value types and pure functions. The page and the report draw the same from what they
-// saw, twice a second or as often as they looked.
+// One thread; value types and pure functions. The page and the report draw the same charts from
+// their looks; the page looks twice a second.
 #pragma once
 
 #include <span>
@@ -13,20 +13,21 @@
 
 namespace tidepool::client {
 
-// What one look saw of a job.
+// The state of a job at one look.
 struct JobSample {
   double at = 0;  // seconds
   uint64_t version = 0;
-  std::string phase{};                                        // of its open step; empty: none
-  double loss = 0, tokens_per_second = 0;                     // NaN: not told
+  std::string phase{};                                        // of the open step; empty: none
+  double loss = 0, tokens_per_second = 0;                     // NaN: not reported
   double step_seconds = 0, p50_seconds = 0, p99_seconds = 0;  // NaN: not known yet
   bool cpus_shared = false;
-  double waited_share = 0;  // of the fetches of the step before, those that waited
+  double waited_share = 0;  // share of the previous step's fetches that waited
 };
+// The sample of a job at second `at`. `seen`: its residency report; null if there is none.
 JobSample SampleOf(double at, const JobView& job, const ResidencyJob* seen);
 
-// Three charts over the axis `x`: loss, tokens a second, and step times with the phases and the
-// sharing of CPUs below. What no rank tells has no chart.
+// Three charts over the axis `x`: loss, tokens per second, and step times with the phases and the
+// sharing of CPUs below. A chart without known values is left out.
 std::string JobCharts(std::span<const JobSample> samples, const Scale& x,
                       const std::string& x_name);
 

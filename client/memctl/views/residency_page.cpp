@@ -19,7 +19,7 @@ std::string HeadOf(const ResidencyJob& job) {
          std::to_string(job.version);
 }
 
-// What a cell is, where it is not one chunk.
+// The number of cells or chunks, and the chunks per cell if there are several.
 std::string CellsOf(const ResidencyJob& job) {
   if (!job.columns.empty()) return std::to_string(job.columns.size()) + " cells; point at one";
   const size_t fold = FoldOf(job.chunks, kCellsMax);
@@ -29,7 +29,7 @@ std::string CellsOf(const ResidencyJob& job) {
   return text;
 }
 
-// A picture file, from top to bottom. Positions from left to right are shares.
+// Builds an SVG file from top to bottom. Horizontal positions are shares of the width.
 class PictureFile {
  public:
   void AddJob(const ResidencyJob& job) {
@@ -47,7 +47,7 @@ class PictureFile {
     y_ += 2 * kApart;
   }
 
-  // Two entries a line, which fits the narrowest room.
+  // Two entries per line fit the narrowest picture.
   void AddKey(const std::vector<KeyEntry>& key) {
     for (size_t i = 0; i < key.size(); ++i) {
       const std::string x = i % 2 == 0 ? "0" : "50%";

@@ -1,4 +1,4 @@
-// ResidencyPage: where chunks are, as a picture: a file of SVG, or a part of a page.
+// ResidencyPage: the residency of chunks as a picture: an SVG file, or a part of a page.
 //
 // One thread; pure functions.
 #pragma once
@@ -9,14 +9,14 @@
 
 namespace tidepool::client {
 
-// The chunks of every job from left to right, a row for each place: a file of SVG of its own, which
-// fits any width that its frame has, and a page with nothing but that.
+// The chunks of every job from left to right, one row per tier or rCache: as an SVG file, which
+// fits any width of its frame, and as a page with that picture alone.
 std::string RenderSvg(const ResidencyView& residency);
 std::string RenderPicturePage(const ResidencyView& residency);
 
-// The rows of one job as the elements of a grid: label, stripe, what is used.
+// The rows of one job as elements of a grid: label, stripe, and used bytes or chunks.
 std::string ResidencyGrid(const ResidencyJob& job);
-// What stands before a page's body: its title and the style of pictures and of `memctl page`.
+// The start of an HTML page, up to <body>: title, and the styles of pictures and `memctl page`.
 std::string PageHead(const std::string& title);
 
 }  // namespace tidepool::client

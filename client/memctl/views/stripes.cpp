@@ -11,9 +11,9 @@
 namespace tidepool::client {
 namespace {
 
-// When several chunks share a column, the letter that stands furthest left here is shown.
+// If several chunks share a cell, it shows the leftmost of these letters: activity before rest.
 constexpr const char* kPriority = "AO><gGN_C.=-";
-constexpr const char* kQuiet = ".-_=";  // drawn without their letter
+constexpr const char* kQuiet = ".-_=";  // drawn without a letter
 constexpr double kLetterRoom = 13, kBorderRoom = 5, kNumberRoom = 44, kDigit = 7;  // pixels
 
 struct LetterInk {
@@ -43,14 +43,14 @@ std::string_view InkOf(char letter) {
   return found == kLetterInks.end() ? "soft" : found->ink;
 }
 
-// In an rCache '.' is a chunk that the rank does not hold.
+// The letters of a row. In an rCache '.' is a chunk that the rank does not hold; it becomes '-'.
 std::string ShownLetters(const ResidencyRow& row) {
   std::string letters = row.letters;
   if (row.place.empty()) std::replace(letters.begin(), letters.end(), '.', '-');
   return letters;
 }
 
-// "C 2, - 10".
+// The number of chunks per letter: "C 2, - 10".
 std::string Summary(const std::string& letters) {
   std::map<char, size_t> counts;
   for (const char letter : letters) ++counts[letter];
@@ -68,7 +68,7 @@ std::string Box(std::string_view ink, double from, double to, double height,
   return title.empty() ? rect + "/>" : rect + "><title>" + InPage(title) + "</title></rect>";
 }
 
-// Borders between cells, and letters in them, where they are wide enough.
+// Borders between cells, and the letters in them, if the cells are wide enough.
 std::string Details(const std::string& cells, double height) {
   std::string svg;
   const double count = static_cast<double>(cells.size());
@@ -88,7 +88,7 @@ std::string Details(const std::string& cells, double height) {
   return svg;
 }
 
-// The largest of 1, 5, 10, 50... that divides `number`; of 0 none is the largest.
+// The largest of 1, 5, 10, 50... that divides `number`. Not for 0, which all of them divide.
 size_t RoundnessOf(size_t number) {
   size_t round = 1;
   for (size_t next = 5, factor = 2; number % next == 0; next *= factor, factor = 7 - factor)
@@ -162,7 +162,7 @@ std::string Ruler(const ResidencyJob& job, const std::string& place) {
 
   for (size_t chunk = 0; chunk < job.chunks; ++chunk) {
     const std::string number = std::to_string(chunk);
-    // Wide enough for all that are as round, and for this one before the end.
+    // Wide enough for all equally round numbers, and for this one before the right edge.
     const double apart =
         kNumberRoom * count / static_cast<double>(chunk == 0 ? job.chunks : RoundnessOf(chunk));
     const double to_end =

@@ -1,7 +1,7 @@
-// Stripes: where the chunks of a job are, a cell for each, as letters and as parts of pictures.
+// Stripes: the residency of a job's chunks, one cell per chunk, as letters and as SVG.
 //
-// One thread; pure functions. A picture is for a page or a file with PictureStyle; its positions
-// are shares of its width, so that the same text fits any.
+// One thread; pure functions. The page or file must contain PictureStyle. Horizontal positions are
+// shares of the width, so that the same text fits any width.
 #pragma once
 
 #include <string>
@@ -12,32 +12,32 @@
 
 namespace tidepool::client {
 
-inline constexpr size_t kCellsMax = 240;  // of a picture; more chunks share one
+inline constexpr size_t kCellsMax = 240;  // per stripe; more chunks share cells
 
-// How many chunks share a cell where there is room for so many cells.
+// The number of chunks per cell if `cells` cells have room.
 size_t FoldOf(size_t chunks, size_t cells);
-// One letter for `fold` chunks: what moves matters more than what rests. An rCache cell that holds
-// only some of its chunks is 'c'.
+// One letter per `fold` chunks; activity has priority over rest. An rCache cell that holds only
+// some of its chunks is 'c'.
 std::string Folded(const std::string& letters, size_t fold);
-// A smaller number where a letter goes before another one in Folded.
+// The rank of a letter in Folded; smaller numbers win.
 size_t PriorityOf(char letter);
 
-// "rank 1 rCache", "host pool", and what of it is used.
+// The name of a row ("rank 1 rCache", "host pool"), and its use ("3 held / 64 MiB").
 std::string LabelOf(const ResidencyRow& row);
 std::string UseOf(const ResidencyRow& row);
 
-// How a stripe is drawn.
+// The form of a stripe.
 struct StripeForm {
-  double height = 22;                      // pixels; below 12 there are neither letters nor borders
+  double height = 22;                      // pixels; below 12 without letters and borders
   std::string place{};                     // "x=... y=..." of the <svg>
-  std::vector<ResidencyColumn> columns{};  // what cells are, for titles; empty: chunks
+  std::vector<ResidencyColumn> columns{};  // names of the cells, for titles; empty: chunks
 };
-// A row, as one <svg> that is as wide as its room.
+// A row as one <svg> of full width.
 std::string Stripe(const ResidencyRow& row, const StripeForm& form);
-// The numbers of chunks above it: 14 pixels high. Empty where cells are no chunks.
+// The chunk numbers above a stripe, 14 pixels high. Empty if cells are not chunks.
 std::string Ruler(const ResidencyJob& job, const std::string& place = "");
 
-// What letters mean: the server's legend, and what '-' is where it says nothing of it.
+// The meaning of the letters: the server's legend, with this page's own text for '-'.
 std::vector<KeyEntry> KeyOf(const ResidencyView& residency);
 
 }  // namespace tidepool::client

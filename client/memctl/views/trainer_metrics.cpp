@@ -114,7 +114,7 @@ Result<std::vector<StepMetrics>> ReadMetrics(const std::string& path) {
 
 namespace {
 
-// p50 and p99 of the last 128 steps, as the server counts them.
+// A quantile of the seconds of the last 128 steps before `end`, as the server computes it.
 double Quantile(const std::vector<StepMetrics>& steps, size_t end, double share) {
   std::vector<double> last;
   for (size_t i = end < 128 ? 0 : end - 128; i < end; ++i) last.push_back(steps[i].seconds);
@@ -132,7 +132,7 @@ ChartOf StepsChart(const std::vector<StepMetrics>& steps, const std::string& tit
   return chart;
 }
 
-// Ends on round numbers; from the least value of all where `from_least`, else from 0.
+// Sets a y axis with round ends, from the smallest value if `from_least`, else from 0.
 void ScaleOver(ChartOf* chart, bool from_least, AxisUnit unit) {
   double least = 0, most = 0;
   bool first = true;

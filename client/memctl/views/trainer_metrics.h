@@ -19,7 +19,7 @@ namespace tidepool::client {
 struct StepMetrics {
   uint64_t step = 0;
   double seconds = 0, waited_seconds = 0;
-  double loss = std::numeric_limits<double>::quiet_NaN();  // NaN: it was no number
+  double loss = std::numeric_limits<double>::quiet_NaN();  // NaN: the loss was not finite
   double tokens_per_second = 0;
   std::optional<double> held_out_loss;
   // Chunks that an operator needed: still there from an earlier use, prefetched, or fetched while

@@ -63,7 +63,7 @@ std::vector<SavedTensor> TensorsOf(const JobStates& states,
   return tensors;
 }
 
-// Whether a step has left a parameter alone: its moments are of fewer steps than others.
+// True if a step skipped a parameter: its moments then have fewer steps than others.
 bool HasLeftAlone(const JobStates& states) {
   const auto said = states.records().slots().Of(states.sealed_version());
   return said && std::any_of(said->words.begin(), said->words.end(),
@@ -218,7 +218,7 @@ void SaveDesk::StartStream(Job* job, std::shared_ptr<shm::Segment> memory, SaveR
                   .opened = nullptr};
 
   task.step.version = job->states->sealed_version();
-  // Off the host each chunk has two slots: the next update leaves the states in theirs.
+  // A chunk off the host has two slots: its next update does not overwrite the saved states.
   const auto has_two_slots = [states = job->states.get(),
                               epoch = job->states->epoch()](ChunkId id) {
     return states->saved(id).states_off_host() && states->epoch() <= epoch + 1;

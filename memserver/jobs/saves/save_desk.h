@@ -25,7 +25,7 @@ class SaveDesk {
   void Request(SaveWeights event);
   // Begins the job's saves whose version is complete. True when one began or was refused.
   bool Poll(Job* job);
-  // The rank is gone, whatever it has asked for.
+  // Notes that the rank is gone; its stream, if any, then needs a reader that is already attached.
   void Forget(ConnectionId connection);
   // Notes a save that the checkpoint thread has finished.
   void End(const SaveResult& saved);
@@ -41,7 +41,7 @@ class SaveDesk {
 
   const DeskContext context_;
   SaveLanes lanes_;
-  // The streams in work: StreamTask::asker_gone.
+  // StreamTask::asker_gone of each running stream.
   std::map<ConnectionId, std::shared_ptr<std::atomic<bool>>> askers_;
   uint64_t last_number_ = 0;
 };

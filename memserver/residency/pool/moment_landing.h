@@ -1,11 +1,11 @@
-// MomentLanding: where moments land that are put into chunks whose states lie on NVMe or on a GPU,
-// until the chunk is stored there with them.
+// MomentLanding: holds the put moments of chunks whose states lie on NVMe or on a GPU, until the
+// chunk is stored there.
 //
-// Serve loop; workers and streams read what From names until the chunk is stored. The memory is
-// this process's own, beside the pool: it goes with it, and with a server that is killed (a job
-// that had not all of its states then is given up, jobs/job_recovery.cpp). A rank has kChunksARank
-// chunks here at most that it came to first, and waits with the next one: ranks put chunks in the
-// order of their numbers, so the rank that is furthest behind never waits for others.
+// Serve loop; workers and streams read the words of From until the chunk is stored. The memory is
+// private to this process, outside the pool, and lost if the server is killed: a job whose states
+// were incomplete then cannot be recovered (jobs/job_recovery.cpp). A chunk counts for the first
+// rank that put into it. Each rank has at most kChunksARank chunks here, and waits with the next.
+// Ranks put chunks in the order of their numbers, so the rank furthest behind never waits.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace tidepool::memserver {
 
-// Gives mapped memory back.
+// Deleter that unmaps `bytes` of mapped memory.
 struct Unmap {
   uint64_t bytes = 0;
   void operator()(std::byte* memory) const;
@@ -27,21 +27,21 @@ struct Unmap {
 class MomentLanding {
  public:
   static constexpr uint32_t kChunksARank = 2;
-  static constexpr uint32_t kPlanes = 4;  // those of puts but the master, each a word an element
-  // By plane, from shm::kPutMomentum on; null: nothing has come, all of it is zero.
+  static constexpr uint32_t kPlanes = 4;  // planes of puts except the master; a word per element
+  // By plane, from shm::kPutMomentum on; null: nothing was put, and all values are zero.
   using Words = std::array<const uint32_t*, kPlanes>;
 
-  // Where words of `plane` land from `element` on; null: the rank has to wait, for a chunk to be
-  // stored (or for memory of the system).
+  // The place for words of `plane` from `element` on, valid until Leave. Null: the rank must wait
+  // until a chunk is stored (or the system has memory).
   std::byte* Place(ChunkId chunk, uint64_t elements, Rank rank, uint32_t plane, uint64_t element);
-  // What has landed of the chunk, from `element` on.
+  // The words of the chunk from `element` on, valid until Leave.
   Words From(ChunkId chunk, uint64_t element) const;
-  // The chunk is stored: its memory goes back.
+  // Call when the chunk is stored: frees its memory.
   void Leave(ChunkId chunk) { chunks_.erase(chunk); }
 
  private:
   struct Landed {
-    Rank rank = 0;  // that came first
+    Rank rank = 0;  // the first rank that put into the chunk
     std::array<std::unique_ptr<std::byte, Unmap>, kPlanes> planes;
   };
 
