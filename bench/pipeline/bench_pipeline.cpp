@@ -1,10 +1,10 @@
-// bench_pipeline: steps of Mobius' pipeline on emulated machines: real copies over root complexes
-// that are limited in their rate, computing as timed waits, the trainer's planner, rCache and stage
-// plan (Feng et al., ASPLOS 2023, section 4).
+// bench_pipeline: steps of Mobius' pipeline on emulated machines (Feng et al., ASPLOS 2023,
+// section 4). Copies are real and go over root complexes with limited rates; computing is a timed
+// wait; the planner, the rCache and the stage plan are the trainer's.
 //
-// What is measured is whether the trainer's decisions (what comes when, what stays, what leaves)
-// keep links and GPUs as busy as the plan says, and what the plan leaves out. Operators, memserver
-// and updates are not in it. Rows are in the seconds and bytes of the machine that is emulated.
+// It measures whether the trainer's fetches and evictions keep links and GPUs as busy as the plan
+// predicts, and the costs that the plan ignores. It leaves out operators, memserver and optimizer
+// updates. Rows are in seconds and bytes of the emulated machine.
 #include <sys/prctl.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ std::string NameOf(const Topology& topology) {
   return name;
 }
 
-// The worst of a kind of ratio over all points.
+// The smallest ratio of one kind over all points, and its point.
 struct Worst {
   std::optional<double> ratio;
   std::string point;
@@ -55,8 +55,8 @@ struct Point {
   std::string name;
   PacedMachine machine;
   PacedPlan plan;
-  double times = 1, bytes = 1;  // by which they are divided
-  int64_t planned_in_ns = 0;    // what planning took here
+  double times = 1, bytes = 1;  // divisors of times and bytes
+  int64_t planned_in_ns = 0;    // duration of planning
 };
 
 class Grid {
@@ -64,7 +64,7 @@ class Grid {
   Grid(RowPrinter* printer, uint32_t steps, Clock* clock)
       : printer_(printer), steps_(steps), clock_(clock) {}
 
-  // Everything of one model.
+  // Measures all points of one model.
   void Measure(uint32_t model) {
     for (const Topology& topology : kTopologies) {
       const Point point = PointOf(model, topology);
@@ -119,7 +119,7 @@ class Grid {
     printer_->Add(row);
   }
   void Target(const std::string& name, const Worst& worst, const char* against, double target) {
-    if (!worst.ratio) return;  // nothing of it was measured
+    if (!worst.ratio) return;  // no point was measured
     Row row;
     row.bench = "pipeline";
     row.row = name + ": " + worst.point;
@@ -203,7 +203,7 @@ class Grid {
     for (const trainer::PipelineLayer& layer : point.machine.task.layers)
       weights += layer.weight_bytes;
 
-    // Boundary tensors come up beside weights.
+    // Bytes to the GPU are weights and boundary tensors.
     const uint64_t tensors = TensorBytesUp(point);
     const auto fetched = static_cast<double>(vertical.bytes_up - tensors);
     worst_vertical_.Note(2 * static_cast<double>(weights) / fetched, point.name);
@@ -214,8 +214,8 @@ class Grid {
         "one micro-batch after the other", ordinary.step_ns / vertical.step_ns);
   }
 
-  // Each stage but the first reads its input in forward, and it and a gradient in backward; the
-  // last one reads its input once.
+  // Bytes of boundary tensors to the GPU in a step. Each stage but the first reads its input in
+  // forward, and the input and a gradient in backward; the last stage reads its input once.
   static uint64_t TensorBytesUp(const Point& point) {
     const uint64_t inner = point.plan.ends.size() - 1;  // tensors between stages
     if (inner == 0) return 0;
@@ -238,7 +238,7 @@ int main(int argc, char** argv) {
   const std::string model = printer.Word("--model", "all");
   const auto steps = static_cast<uint32_t>(printer.Number("--steps", 3));
   printer.NoMoreArguments();
-  // Waits of all threads end within microseconds of their time.
+  // All threads wake within microseconds of the end of a wait.
   prctl(PR_SET_TIMERSLACK, 1000UL);
 
   tidepool::SteadyClock clock;

@@ -68,7 +68,7 @@ Result<client::Ticket> LinkedChunks::StartFetch(const client::Range& range,
   return Start(std::move(copy));
 }
 
-// Nobody waits for gradients before tensors that the next stage needs.
+// Gradients have the lowest priority: the next stage needs boundary tensors first.
 Result<client::Ticket> LinkedChunks::StartSubmitGradient(const client::Range& range, Version,
                                                          uint32_t) {
   std::vector<std::byte>& to = gradients_[range.chunk];

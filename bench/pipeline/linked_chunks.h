@@ -1,8 +1,8 @@
-// LinkedChunks: a chunk service whose chunks lie in host memory and come and go over paced links:
-// what a rank's rCache works with in the place of memserver.
+// LinkedChunks: a chunk service that replaces memserver for the rCache of an emulated rank: chunks
+// are in host memory and are copied over paced links.
 //
-// One thread (the rank's); the host memory is shared by ranks, each of which has chunks of its own
-// or only reads.
+// One thread (the rank's). Ranks share the weights in host memory and only read them; each rank has
+// its own host memory for gradients. Puts, ends of steps and saves fail with kInternal.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,14 @@
 
 namespace tidepool::bench {
 
-// The weights of a job, by chunk; each chunk begins and ends with its number.
+// The weights of a job, by chunk, in bytes; each chunk begins with its number.
 std::vector<std::vector<std::byte>> NumberedWeights(const trainer::ChunkLayout& layout);
-// The chunk whose weights lie there.
+// The number of the chunk that has its weights at `weights`.
 uint32_t NumberAt(const std::byte* weights);
 
 class LinkedChunks final : public client::ChunkService {
  public:
-  // Who asks, and of what.
+  // The rank's chunks, GPU and links.
   struct Setup {
     const trainer::ChunkLayout* layout = nullptr;
     const std::vector<std::vector<std::byte>>* weights = nullptr;  // NumberedWeights
@@ -33,7 +33,7 @@ class LinkedChunks final : public client::ChunkService {
     uint32_t gpu = 0, complex = 0;
     PacedLinks* links = nullptr;
   };
-  // All that the setup names outlives the service.
+  // Everything that the setup points to must outlive the service.
   explicit LinkedChunks(const Setup& setup);
 
   const client::Attachment& attachment() const override { return attachment_; }
@@ -55,8 +55,8 @@ class LinkedChunks final : public client::ChunkService {
   const Setup setup_;
   client::Attachment attachment_;
   std::vector<std::byte> rcache_;
-  std::vector<std::vector<std::byte>> gradients_;  // by chunk, in host memory
-  std::map<client::Ticket, uint64_t> bytes_;       // in flight
+  std::vector<std::vector<std::byte>> gradients_;  // by chunk; in host memory
+  std::map<client::Ticket, uint64_t> bytes_;       // of copies in flight
 };
 
 }  // namespace tidepool::bench

@@ -1,13 +1,13 @@
-// PacedLinks: the root complexes of an emulated machine: each copies between host memory and what
-// stands for the memory of its GPUs, at so many bytes a second in each direction.
+// PacedLinks: the root complexes of an emulated machine. Each has two links, one per direction,
+// which copy at a fixed rate between host memory and the memory that emulates its GPUs.
 //
-// Any thread starts copies and waits for them; a thread a link makes them, with memcpy, and lets
-// each end when its time is over. A link has one copy at a time. One that was asked for while the
-// link was busy takes its time from the end of the one before, so that a thread that wakes late
-// makes no link slower.
-// Order: memserver's for GPUs (memserver/loop/copy_order.h): a copy that was asked for n uses ahead
-// is awaited when n times its bytes have begun on its link since; what has been awaited longest, or
-// will be awaited first, begins.
+// Any thread starts copies and waits for them. Each link has a thread, which copies with memcpy and
+// then waits until the copy's time is over. A link makes one copy at a time. A copy requested while
+// the link was busy starts at the end of the previous copy by the clock, so a thread that wakes
+// late does not slow its link down.
+// Order: memserver's for GPUs (memserver/loop/copy_order.h). A copy requested n uses ahead is due
+// when its link has started n times the copy's bytes since the request. A link starts the copy that
+// is due first.
 // Times are nanoseconds of the clock.
 #pragma once
 
@@ -24,19 +24,19 @@
 
 namespace tidepool::bench {
 
-// One copy. Its memory is the caller's until it has ended.
+// One copy. The caller keeps its memory valid until it has ended.
 struct LinkCopy {
   void* to = nullptr;
   const void* from = nullptr;
   uint64_t bytes = 0;
   uint32_t gpu = 0, complex = 0;
   bool up = true;           // to the GPU
-  uint32_t uses_ahead = 0;  // 0: it is awaited
-  // Called by the link's thread when it has ended; may start others.
+  uint32_t uses_ahead = 0;  // 0: due at once
+  // The link's thread calls it when the copy has ended; it may start other copies.
   std::function<void()> then = nullptr;
 };
 
-// What became of one.
+// A copy that has ended: its request, its start and its end.
 struct CopyRecord {
   uint32_t gpu = 0, complex = 0;
   bool up = true;
@@ -46,23 +46,24 @@ struct CopyRecord {
 
 class PacedLinks {
  public:
-  // By root complex, in each direction. The clock outlives the links.
+  // `bytes_per_ns`: the rate of each root complex, the same in both directions. The clock must
+  // outlive the links.
   PacedLinks(const std::vector<double>& bytes_per_ns, Clock* clock);
-  // Copies that have not begun are dropped.
+  // Drops the copies that have not started.
   ~PacedLinks();
   PacedLinks(const PacedLinks&) = delete;
   PacedLinks& operator=(const PacedLinks&) = delete;
 
-  // Returns the copy's number. Requires bytes.
+  // Requests a copy and returns its number. Requires bytes > 0.
   uint64_t Start(LinkCopy copy);
   bool Ended(uint64_t copy);
   void Wait(uint64_t copy);
-  // What has ended since the last call, in the order of the ends.
+  // The copies that have ended since the last call, in the order of their ends.
   std::vector<CopyRecord> TakeRecords();
 
  private:
   struct Waiting {
-    uint64_t awaited_at = 0;  // by the bytes that the link has begun
+    uint64_t awaited_at = 0;  // when due, in bytes started by the link
     uint64_t number = 0;
     int64_t asked_ns = 0;
     LinkCopy copy;
@@ -73,8 +74,8 @@ class PacedLinks {
   struct Link {
     double bytes_per_ns = 0;
     std::set<Waiting> waiting;
-    uint64_t begun = 0;   // bytes, ever
-    int64_t free_ns = 0;  // when its last copy ended
+    uint64_t begun = 0;   // bytes of all copies started so far
+    int64_t free_ns = 0;  // end of its last copy
     std::condition_variable wakes;
     std::thread thread;
   };
@@ -87,7 +88,7 @@ class PacedLinks {
   bool stops_ = false;
   uint64_t last_ = 0;
   std::set<uint64_t> open_;                   // copies that have not ended
-  std::vector<std::unique_ptr<Link>> links_;  // of complex c: 2 c up, 2 c + 1 down
+  std::vector<std::unique_ptr<Link>> links_;  // complex c: 2c up, 2c + 1 down
   std::vector<CopyRecord> records_;
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 using trainer::PipelineLayer;
 
-constexpr double kUsedShare = 0.95;  // of a GPU, as trainer/advice/pipeline_advice.cpp has it
+constexpr double kUsedShare = 0.95;  // of a GPU's memory, as in trainer/advice/pipeline_advice.cpp
 constexpr uint64_t kChunksOfABlock = 4;
 
 uint64_t Nearest(uint64_t value, uint64_t multiple) {
@@ -34,7 +34,7 @@ PipelineLayer Scaled(PipelineLayer layer, uint64_t chunk_bytes, const Scale& sca
   return layer;
 }
 
-// One partition under both orders; kept where it is shorter than `best`.
+// Replaces `best` if this partition has a shorter step in the cross mapping.
 void Consider(const PacedMachine& machine, const Result<trainer::Partition>& partition,
               PacedPlan* best) {
   if (!partition.ok()) return;
@@ -80,7 +80,7 @@ PacedMachine MachineOf(const trainer::PipelineQuestion& question, const Scale& s
     complex.bytes_per_ns *= static_cast<double>(scale.times) / static_cast<double>(scale.bytes);
 
   std::vector<PipelineLayer> layers = trainer::LayersOf(model);
-  // A layer in the middle is one block and no more.
+  // A middle layer has kChunksOfABlock chunks.
   machine.chunk_bytes =
       Nearest(layers[layers.size() / 2].weight_bytes / scale.bytes / kChunksOfABlock, kPageBytes);
   for (const PipelineLayer& layer : layers)

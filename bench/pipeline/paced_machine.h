@@ -1,8 +1,9 @@
-// PacedMachine: a machine and a model of Mobius' evaluation, scaled so that this one can emulate
-// them: bytes and times are divided, so that every ratio between copies and computing stays.
+// PacedMachine: a machine and a model of Mobius' evaluation, scaled so that the host can emulate
+// them. Bytes and times are divided, so the ratios between copies and computing stay the same.
 //
-// Any thread; values and pure functions. A layer is some chunks of one size, a quarter of a block
-// each, so its bytes are rounded; what is planned, predicted and run has the rounded ones.
+// Any thread; values and pure functions. All chunks have the same size, a quarter of a middle
+// layer, so the bytes of a layer are rounded to whole chunks. Plans, predictions and runs use the
+// rounded bytes.
 #pragma once
 
 #include <cstdint>
@@ -15,43 +16,45 @@
 
 namespace tidepool::bench {
 
-// By how much bytes and times are divided.
+// Divisors of bytes and times.
 struct Scale {
   uint64_t bytes = 1, times = 1;
 };
 
 struct PacedMachine {
-  trainer::PipelineTask task;     // scaled, with the rate of a GPU whose copies nobody disturbs
+  trainer::PipelineTask task;     // scaled; bytes_per_ns: the rate of a GPU that copies alone
   trainer::GpuTopology topology;  // with scaled rates
   uint64_t chunk_bytes = 0;       // of 16-bit weights
 
-  // How many chunks a layer is.
+  // Number of chunks of a layer.
   uint32_t ChunksOf(uint32_t layer) const {
     return static_cast<uint32_t>(task.layers[layer].weight_bytes / chunk_bytes);
   }
-  // By GPU.
+  // The root complex of each GPU.
   std::vector<uint32_t> complexes() const;
-  // By root complex.
+  // The scaled rate of each root complex, in bytes per nanosecond.
   std::vector<double> rates() const;
 };
 
-// The machine and the model of a question, scaled.
+// Scales the machine and the model of a question.
 PacedMachine MachineOf(const trainer::PipelineQuestion& question, const Scale& scale);
 
-// Stages, and the steps that the planner's schedules foresee.
+// Stages, their mappings to GPUs, and the step times that the planner predicts.
 struct PacedPlan {
-  std::vector<uint32_t> ends;
+  std::vector<uint32_t> ends;               // by stage: one past its last layer
   std::vector<uint32_t> cross, sequential;  // orders of GPUs
   int64_t cross_ns = 0, sequential_ns = 0;
 };
 
-// The stages with the shortest schedule, of those that `trainer estimate --pipeline auto` tries.
+// The partition with the shortest schedule among those that `trainer estimate --pipeline auto`
+// tries. Ends the program if a layer does not fit on a GPU.
 PacedPlan PlanOf(const PacedMachine& machine);
 
-// A layout of the layers' chunks: `group_of` says each layer's data group, of which each has one
-// rank. Layer i has the chunks ChunkIdsOf(layout, machine)[i].
+// The layout of the chunks of all layers. `group_of`: the data group of each layer; `groups`: the
+// ranks of each data group, one each; `world`: the number of ranks.
 trainer::ChunkLayout LayoutOf(const PacedMachine& machine, const std::vector<uint32_t>& group_of,
                               const std::vector<std::vector<Rank>>& groups, uint32_t world);
+// The chunks of each layer in such a layout, ascending.
 std::vector<std::vector<ChunkId>> ChunkIdsOf(const trainer::ChunkLayout& layout,
                                              const PacedMachine& machine);
 

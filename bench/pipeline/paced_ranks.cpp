@@ -11,9 +11,9 @@
 namespace tidepool::bench {
 namespace {
 
-constexpr double kFast = 12 / 13.1;  // the paper's mark in its figure 7, of the rate it measured
+constexpr double kFast = 12 / 13.1;  // the paper's threshold in figure 7, over its measured rate
 
-// Spans that overlap or touch, as one.
+// Merges spans that overlap or touch.
 std::vector<Computed> Joined(std::vector<Computed> spans) {
   std::sort(spans.begin(), spans.end(),
             [](const Computed& a, const Computed& b) { return a.start_ns < b.start_ns; });
@@ -35,19 +35,19 @@ int64_t LengthOf(const std::vector<Computed>& spans) {
   return length;
 }
 
-// How much of `copied` lies outside of `computed`; both joined.
+// The time in `copied` that is not in `computed`. Requires merged spans.
 int64_t Outside(const std::vector<Computed>& copied, const std::vector<Computed>& computed) {
   std::vector<Computed> both = copied;
   both.insert(both.end(), computed.begin(), computed.end());
   return LengthOf(Joined(std::move(both))) - LengthOf(computed);
 }
 
-// Bytes that came fast, and all.
+// Bytes copied at more than kFast of the link's rate, and all bytes.
 std::pair<double, double> FastBytes(std::vector<CopyRecord> copies,
                                     const std::vector<double>& rates) {
   std::sort(copies.begin(), copies.end(),
             [](const CopyRecord& a, const CopyRecord& b) { return a.start_ns < b.start_ns; });
-  std::map<std::pair<uint32_t, bool>, int64_t> before;  // end of a GPU's copy, by way
+  std::map<std::pair<uint32_t, bool>, int64_t> before;  // end of the GPU's last copy, by direction
   double fast = 0, all = 0;
 
   for (const CopyRecord& copy : copies) {

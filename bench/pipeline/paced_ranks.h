@@ -1,7 +1,7 @@
-// PacedRanks: the ranks of an emulated machine as threads that go through steps together, and what
-// they did, measured.
+// PacedRanks: runs the ranks of an emulated machine as threads, step by step, and measures their
+// computing and copies.
 //
-// One thread makes it and calls Run.
+// One thread creates it and calls Run.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +15,31 @@
 
 namespace tidepool::bench {
 
-// What a step took and moved: the median step's time, the last step's rest.
+// Measurements of a run. `step_ns` is the median over its steps; the other fields are those of the
+// last step.
 struct PacedResult {
   double step_ns = 0;
-  double compute_ns = 0;  // of the rank that computes most
-  double link_ns = 0;     // bytes over the busiest link's direction, by its rate
+  double compute_ns = 0;  // of the rank that computes longest
+  double link_ns = 0;     // the busiest link's bytes, divided by its rate
   uint64_t bytes_up = 0, bytes_down = 0;
-  uint64_t bytes_of_complex_max = 0;  // both directions of the root complex that has most
-  // The share of a step in which an average rank has something copied and computes nothing.
+  uint64_t bytes_of_complex_max = 0;  // of the busiest root complex, both directions
+  // Share of the step in which a rank has copies but does not compute, averaged over the ranks.
   double exposed = 0;
-  // The share of all bytes that came with more than 12 / 13.1 of their link's rate, from when the
-  // GPU's copy before had ended and this one was asked for.
+  // Share of bytes copied at more than 12 / 13.1 of the link's rate. A copy's time begins with its
+  // request, or with the end of the GPU's previous copy in its direction if that is later.
   double fast = 0;
 };
 
 class PacedRanks {
  public:
-  // Both outlive it.
+  // Both arguments must outlive the object.
   PacedRanks(const PacedMachine* machine, Clock* clock);
 
-  // What copies go over; they end with it.
+  // The links that the ranks copy over; owned by this object.
   PacedLinks* links() { return &links_; }
-  // A rank's thread, step by step: `step` is called once for each rank and step, and begins and
-  // ends the step of the cache that `caches` has for the rank. The first step does not count.
+  // Runs `steps` steps after one that is not counted; `caches`: by rank. Each rank's thread begins
+  // the step in its cache, calls `step` and ends the step in its cache; all ranks begin together.
+  // Blocks until the last step has ended.
   PacedResult Run(const std::vector<std::unique_ptr<RankCache>>& caches, uint32_t steps,
                   const std::function<void(uint32_t gpu, uint64_t step)>& step);
 

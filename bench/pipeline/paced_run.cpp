@@ -17,7 +17,7 @@ using trainer::PipelineLayer;
 using trainer::Stage;
 using Kind = RoadItem::Kind;
 
-// A stage of a run, and the GPU that computes it.
+// The stages of a run, and the GPU that computes each.
 struct PlacedStages {
   std::vector<Stage> stages;
   std::vector<uint32_t> gpus;  // by stage
@@ -33,7 +33,7 @@ PlacedStages Placed(const PacedMachine& machine, const PacedPlan& plan,
   return placed;
 }
 
-// What a GPU needs beside weights and sums, whatever stage of its own it is at.
+// The most bytes, weights and sums excluded, that a GPU needs in any of its stages.
 uint64_t BesideWeights(const PlacedStages& placed, uint32_t gpu) {
   uint64_t most = 0;
   for (uint32_t stage = 0; stage < placed.count(); ++stage) {
@@ -45,7 +45,7 @@ uint64_t BesideWeights(const PlacedStages& placed, uint32_t gpu) {
   return most;
 }
 
-// One GPU's way through a step.
+// The work of one GPU in a step.
 class StageRank {
  public:
   StageRank(const PacedMachine& machine, const PlacedStages& placed, uint32_t gpu, RankCache* cache)
@@ -64,7 +64,7 @@ class StageRank {
  private:
   bool IsLast(uint32_t stage) const { return stage + 1 == placed_.count(); }
 
-  // Two inputs and two outputs are on the GPU at most: one that is used, one on its way.
+  // At most two inputs and two outputs are on the GPU: one in use, one in flight.
   template <typename Each>
   void WantAhead(uint32_t batch, const Each& each) const {
     if (batch == 0) each(0);
@@ -139,7 +139,8 @@ class StageRank {
   TensorRoad* road_ = nullptr;
 };
 
-// As `trainer run --pipeline` plans it: what a GPU has beside one stage is for the next one.
+// The setup of a GPU's rCache, sized as by `trainer run --pipeline`: memory that one stage does not
+// use holds the next stage's chunks.
 RankCache::Setup CacheOf(const PacedMachine& machine, const PlacedStages& placed,
                          const trainer::ChunkLayout& layout, const trainer::StagePlan& plan) {
   const uint64_t beside = BesideWeights(placed, plan.rank);
@@ -157,8 +158,8 @@ RankCache::Setup CacheOf(const PacedMachine& machine, const PlacedStages& placed
   return setup;
 }
 
-// The most that a GPU needs where it computes all layers, beside weights; as
-// trainer/advice/pipeline_advice.cpp has it.
+// The most bytes, weights excluded, that a GPU needs to compute all layers; as in
+// trainer/advice/pipeline_advice.cpp.
 uint64_t ActivationsOf(const trainer::PipelineTask& task) {
   uint64_t kept = 0, work = 0;
   for (const PipelineLayer& layer : task.layers) {
@@ -176,7 +177,7 @@ double FillNs(const PacedMachine& machine, const PacedPlan& plan) {
   const uint64_t ends_bytes = stages.front().weight_bytes + stages.front().gradient_bytes;
   double fill_ns = static_cast<double>(ends_bytes) / rate;
   for (uint32_t stage = 1; stage < std::min<size_t>(machine.task.gpus, stages.size()); ++stage) {
-    // Each boundary tensor goes down and up, in forward and in backward.
+    // Each boundary tensor is copied down and up, in forward and in backward.
     fill_ns += static_cast<double>(stages[stage].forward_ns + stages[stage].backward_ns +
                                    4 * stages[stage].input_ns);
   }
@@ -202,7 +203,7 @@ PacedResult RunPipeline(const PacedMachine& machine, const PacedPlan& plan,
       layers[layout.chunks[chunk].first_parameter] = {layer, layer};
   }
 
-  // Roads outlive the links' threads, caches too.
+  // Roads and caches must outlive the links' threads.
   std::vector<std::unique_ptr<TensorRoad>> roads;
   std::vector<std::unique_ptr<RankCache>> caches;
   std::vector<StageRank> ranks;
@@ -267,7 +268,7 @@ PacedResult RunShared(const PacedMachine& machine, uint32_t steps, Clock* clock)
     for (uint32_t pass = 0; pass < passes; ++pass) {
       for (uint32_t layer = 0; layer < layers; ++layer)
         cache.Compute(layer, task.layers[layer].forward_ns);
-      // No stage is computed again.
+      // ZeRO-3 does not recompute the forward pass.
       for (uint32_t layer = layers; layer-- > 0;) {
         const PipelineLayer& one = task.layers[layer];
         cache.OpenSums(layer);

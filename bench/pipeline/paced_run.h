@@ -1,8 +1,9 @@
-// PacedRun: steps of a pipeline, and of the ZeRO-3 way, on an emulated machine: a thread a GPU,
-// the trainer's rCache and stage plan in each, copies over paced links, computing as timed waits.
+// PacedRun: runs steps of a pipeline, and of ZeRO-3, on an emulated machine: one thread per GPU,
+// each with the trainer's rCache and stage plan. Copies go over paced links; computing is a timed
+// wait.
 //
-// One thread starts a run and waits for it; a run that cannot go on ends the program. The order of
-// a pipeline's step is that of trainer/pipeline/staged_step.h. Optimizer updates are not in a step.
+// One thread starts a run and blocks until it has ended; an error ends the program. A pipeline's
+// step has the order of trainer/pipeline/staged_step.h. Steps contain no optimizer update.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +15,19 @@
 
 namespace tidepool::bench {
 
-// What of a pipeline's step nothing can hide: the first stage's weights come; one micro-batch goes
-// through the stages of the other GPUs, there and back; the first stage's sums leave.
+// Time of a pipeline's step that no overlap hides, in nanoseconds: the fetch of the first stage's
+// weights, one micro-batch's forward and backward through the stages of the other GPUs, and the
+// copy of the first stage's sums to host memory.
 double FillNs(const PacedMachine& machine, const PacedPlan& plan);
 
-// Steps of a pipeline, behind one that records the order. `order`: of GPUs, as PacedPlan has it.
+// Runs `steps` steps of a pipeline after one that records the order of the layers. `order`: the
+// mapping of stages to GPUs, from PacedPlan.
 PacedResult RunPipeline(const PacedMachine& machine, const PacedPlan& plan,
                         const std::vector<uint32_t>& order, uint32_t steps, Clock* clock);
 
-// Each rank computes whole micro-batches of its own, and all weights come to all ranks, layer by
-// layer, fetched ahead into what a GPU has beside activations. Gradients leave in 16 bits, once a
-// micro-batch, and nothing comes for their sum: a bound in favour of that way.
+// Runs steps of ZeRO-3: each rank computes whole micro-batches and fetches all weights layer by
+// layer, ahead of use, into the GPU memory that activations leave free. Gradients leave in 16 bits
+// after each micro-batch. Their sum costs no further copies, so the result favours ZeRO-3.
 PacedResult RunShared(const PacedMachine& machine, uint32_t steps, Clock* clock);
 
 }  // namespace tidepool::bench

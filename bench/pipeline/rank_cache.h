@@ -1,10 +1,10 @@
-// RankCache: one rank of an emulated machine: its GPU's memory as the trainer's rCache, which
-// fetches and evicts as a run does, over paced links; and its computing, as waits by the clock.
+// RankCache: one rank of an emulated machine. The trainer's rCache emulates its GPU's memory and
+// fetches and evicts over paced links; waits by the clock emulate its computing.
 //
 // One thread. Layers are computed in the order of the calls; each needs its chunks. A computation
-// begins when the one before has ended, or when what it waits for has come: a GPU's kernels stand
-// in a queue, so that a thread which wakes late from a wait makes no step longer. Each chunk's
-// content is looked at where it is used.
+// begins when the previous one has ended and its inputs have arrived, like a kernel in a GPU's
+// queue, so a thread that wakes late does not lengthen the step. Every use of a chunk checks its
+// content. Errors end the program.
 #pragma once
 
 #include <algorithm>
@@ -21,37 +21,39 @@
 
 namespace tidepool::bench {
 
-// When a GPU computed.
+// A span of a GPU's computing.
 struct Computed {
   int64_t start_ns = 0, end_ns = 0;
 };
 
 class RankCache {
  public:
-  // What a rank is.
+  // The rank's chunks, memory and clock.
   struct Setup {
     const trainer::ChunkLayout* layout = nullptr;
     const std::vector<std::vector<ChunkId>>* chunks_of = nullptr;  // by layer
     Rank rank = 0;                                                 // in the layout
     LinkedChunks::Setup chunks;
-    uint64_t rooms = 0;           // for sums of chunks
+    uint64_t rooms = 0;           // of one chunk's sum each
     uint64_t prefetch_depth = 0;  // chunks
     Clock* clock = nullptr;
   };
-  // All that the setup names outlives it; `chunks.rcache_bytes` has the rooms.
+  // Everything that the setup points to must outlive the object. `chunks.rcache_bytes` includes the
+  // rooms.
   explicit RankCache(const Setup& setup);
 
-  // The first step records the order of the layers, the others know it.
+  // Begins a step. The first one records the order of the layers; later ones prefetch by it.
   void BeginStep(Version version);
-  // Computes a layer.
+  // Acquires the layer's chunks, computes for `duration_ns` and releases them.
   void Compute(uint32_t layer, int64_t duration_ns);
-  // Gradients of the layer are added up from here on: takes room for them. May wait.
+  // Takes a room for the sum of each of the layer's chunks. Waits for a submission if none is free.
   void OpenSums(uint32_t layer);
-  // They go to host memory.
+  // Submits the layer's sums to host memory.
   void HandIn(uint32_t layer);
-  // Waits until all have gone.
+  // Ends the step: waits until host memory has all sums.
   void EndStep();
-  // What is called now is waited for; the next computation begins behind it.
+  // Calls `wait`. If it takes longer than kLookNs, the next computation begins no earlier than its
+  // end.
   template <typename Wait>
   void StandFor(const Wait& wait) {
     const int64_t before = setup_.clock->NowNs();
@@ -60,12 +62,12 @@ class RankCache {
     if (now - before > kLookNs) until_ns_ = std::max(until_ns_, now);
   }
 
-  // When it computed in the present or last step.
+  // The spans of computing in the current or last step.
   const std::vector<Computed>& computed() const { return computed_; }
-  uint64_t bytes_fetched() const { return cache_->counters().bytes_h2d; }  // ever
+  uint64_t bytes_fetched() const { return cache_->counters().bytes_h2d; }  // in all steps
 
  private:
-  // Longer than a look at something that is there takes.
+  // More than the time of a call that does not block.
   static constexpr int64_t kLookNs = 50'000;
   void CheckContent(uint32_t layer);
 
@@ -78,8 +80,8 @@ class RankCache {
   uint64_t room_bytes_ = 0;
   std::vector<uint32_t> free_;
   std::vector<uint32_t> room_of_;                           // by chunk
-  std::deque<std::pair<trainer::OpId, uint32_t>> leaving_;  // and their rooms
-  int64_t until_ns_ = 0;                                    // when the last computation ends
+  std::deque<std::pair<trainer::OpId, uint32_t>> leaving_;  // submissions, and their rooms
+  int64_t until_ns_ = 0;                                    // end of the last computation
   std::vector<Computed> computed_;
 };
 

@@ -1,8 +1,8 @@
-// TensorRoad: the boundary tensors of an emulated pipeline on their way through host memory: down
-// from the GPU that has made one, up to the GPU that uses it, over paced links.
+// TensorRoad: moves the boundary tensors of an emulated pipeline through host memory over paced
+// links: down from the GPU that makes a tensor, up to the GPU that uses it.
 //
-// Any thread. A tensor goes up when it is in host memory and somebody wants it, whichever comes
-// last, so that no rank's thread has to be awake for it.
+// Any thread. The copy up starts when the tensor is in host memory and its GPU has requested it.
+// The later of the two events starts the copy, so it does not need a rank's thread.
 #pragma once
 
 #include <condition_variable>
@@ -18,9 +18,9 @@ namespace tidepool::bench {
 // One use of a tensor.
 struct RoadItem {
   enum class Kind : uint8_t {
-    kInput,     // of `stage`, in forward
-    kSaved,     // the same once more, in backward
-    kGradient,  // of the output of `stage`
+    kInput,     // the input of `stage`, in forward
+    kSaved,     // the same input, in backward
+    kGradient,  // the gradient of the output of `stage`
   };
   Kind kind = Kind::kInput;
   uint32_t stage = 0, micro_batch = 0;
@@ -29,22 +29,24 @@ struct RoadItem {
 
 class TensorRoad {
  public:
-  // `tensor_bytes` of each; `complexes`: by GPU. The links outlive the road, with all copies ended.
+  // `tensor_bytes`: size of each tensor; `complexes`: the root complex of each GPU. The links must
+  // outlive the road, and all copies must have ended before the road does.
   TensorRoad(uint64_t tensor_bytes, std::vector<uint32_t> complexes, PacedLinks* links);
 
-  // A GPU has made a tensor, which these will use. Returns at once.
+  // Starts the copy of a new tensor of `gpu` to host memory; `uses`: all its uses. Does not block.
   void Send(uint32_t gpu, const std::vector<RoadItem>& uses);
-  // A GPU wants it, now or when it is there. Returns at once; once for each.
+  // Requests the tensor's copy to `gpu`, which starts when the tensor is in host memory. One call
+  // per item. Does not block.
   void Want(uint32_t gpu, const RoadItem& item);
-  // Waits until it has come up.
+  // Waits until the tensor is on the GPU that requested it.
   void Await(const RoadItem& item);
-  // Waits until it has left the GPU that made it.
+  // Waits until the tensor has left the GPU that made it.
   void AwaitLeft(const RoadItem& item);
 
  private:
   struct Tensor {
     bool in_host = false, wanted = false, there = false;
-    uint32_t gpu = 0;  // that wants it
+    uint32_t gpu = 0;  // the GPU that requested it
   };
   void Arrived(const std::vector<RoadItem>& uses);
   void Ascend(const RoadItem& item, uint32_t gpu);
@@ -52,8 +54,8 @@ class TensorRoad {
   const uint64_t tensor_bytes_;
   const std::vector<uint32_t> complexes_;
   PacedLinks* const links_;
-  // All tensors have the same bytes: of each GPU one that leaves and one that comes, and the
-  // host's.
+  // By GPU: one buffer for outputs and one for inputs, on the GPU and in host memory. All tensors
+  // share them, as no code reads their content.
   std::vector<std::vector<std::byte>> out_, in_, host_out_, host_in_;
   std::mutex mutex_;
   std::condition_variable changed_;

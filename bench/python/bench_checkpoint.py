@@ -30,7 +30,7 @@ WARM = 2
 
 
 class Steps:
-    """A model that trains: the seconds of its steps."""
+    """Trains a model and measures the seconds of its steps."""
 
     def __init__(self, model, optimizer, clip):
         self.model, self.optimizer, self.clip = model, optimizer, clip
@@ -52,7 +52,7 @@ class Steps:
 
 
 def stall(steps, count, begin, end):
-    """Seconds that `count` steps and `begin` take longer than as many steps alone, and the median of either's steps."""
+    """Additional seconds of `count` steps that follow `begin`, compared with as many steps alone, and the median step of both runs."""
     alone = steps.run(count)
     start = time.perf_counter()
     begin()
@@ -135,7 +135,7 @@ def main():
         distributed.destroy_process_group()
         shutil.rmtree(folder, ignore_errors=True)
 
-    least = 1e-3  # of a stall: less is not seen in a step
+    least = 1e-3  # seconds of a stall; shorter stalls are below the noise of a step
     size = "" if arguments.layers == 12 else f", {arguments.layers} layers"
     stalled = statistics.median(one[0] for one in own)
     results = [

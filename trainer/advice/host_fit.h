@@ -15,7 +15,7 @@
 
 namespace tidepool::trainer {
 
-// What memserver leaves to the rest of the machine unless it is told otherwise.
+// Host memory that memserver leaves to the rest of the machine by default.
 inline constexpr uint64_t kHostLeftBytes = 256 * kMiB;
 
 // Additional flags, and the host memory that the run takes with them.

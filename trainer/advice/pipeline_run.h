@@ -18,16 +18,15 @@ Result<uint32_t> StagesOf(const std::string& text);
 // Errors: kUsageError, if adapters are trained.
 Status CheckNoAdapters(const RunOptions& options);
 
-// How many groups of ranks train sequences of their own: the columns of a pipeline, else each rank
-// is one.
+// Number of groups of ranks with sequences of their own: the columns of a pipeline, else one per
+// rank.
 uint32_t ColumnsOf(const RunOptions& options, uint32_t world);
-// The one that a rank belongs to. Requires that the columns divide the world.
+// The group of a rank. Requires that the columns divide the world.
 uint32_t ColumnOfRank(const RunOptions& options, uint32_t world, Rank rank);
 
-// Whether a run of `world` ranks can go through the stages that were asked for; ok where none were.
-// Errors: kUsageError (more stages or ranks than layers, fewer stages than ranks, columns
-// that do not divide the ranks, and flags
-// that have no meaning with --pipeline).
+// Checks that a run of `world` ranks can use the requested stages and columns. Errors: kUsageError
+// (more stages or ranks of a column than layers, fewer stages than ranks of a column, columns that
+// do not divide the ranks, flags that have no meaning with --pipeline, its other flags without it).
 Status CheckPipelineRun(const RunOptions& options, const GptShape& shape, uint32_t world);
 
 // Checks the location of its ranks. Errors: kUsageError (a GPU, several machines).

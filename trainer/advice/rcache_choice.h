@@ -69,14 +69,14 @@ Result<RcacheChoice> ChooseRcache(const ChoiceTask& task);
 // ratio of memory and cores on today's hosts. Ignores the available memory.
 uint64_t ChooseHostBlocks(const ChoiceTask& task);
 
-// An rCache that loses little.
+// The smallest rCache within a limit of loss.
 struct SmallRcache {
-  uint64_t blocks = 0, most_blocks = 0;  // the latter: that save anything
-  double loss = 0;                       // against them
+  uint64_t blocks = 0, most_blocks = 0;  // most_blocks: more save no bytes
+  double loss = 0;                       // share of a step, compared with most_blocks
 };
-// The fewest blocks with which a step loses less than the share `loss_most` against most_blocks. On
-// the host what is lost is time, by the same weights as those of ChooseHostBlocks; else bytes that
-// are moved. The room is not looked at.
+// The fewest blocks with which a step loses a share of less than `loss_most` compared with
+// most_blocks. The loss is of time on the host, with the weights of ChooseHostBlocks; else of bytes
+// moved. Ignores the available memory.
 SmallRcache SmallestRcache(const ChoiceTask& task, bool on_host, double loss_most);
 
 // Several lines, printed below the plan.

@@ -127,8 +127,8 @@ Result<Asked> AskedFor(const RunOptions& options, uint32_t ranks) {
   return asked;
 }
 
-// Stages follow each other over the ranks of a column, `width` of them, in the order of the
-// mapping. One rank computes all, whatever the topology has.
+// Stages are assigned to the `width` ranks of a column in the order of the mapping. A single rank
+// computes all, whatever the topology.
 Status PlaceStages(const PipelineWay& way, uint32_t width, PipelineOptions* pipeline) {
   const std::vector<uint32_t>& order = way.task.order;
   if (width > 1 && order.size() != width) {

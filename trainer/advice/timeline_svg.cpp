@@ -18,7 +18,7 @@ constexpr double kTitleY = 30, kLegendY = 48, kLanesY = 84;
 constexpr double kLane = 22, kThinLane = 12, kGap = 6, kComplexGap = 16;
 constexpr double kAxis = 44, kDigit = 7;
 
-// Beside the palette's own.
+// Styles in addition to the palette's.
 constexpr const char* kStyle =
     R"(.paper{fill:var(--card);stroke:var(--line)}.lane{fill:var(--faint)}
 .forward{fill:var(--coming)}.backward{fill:var(--complete)}.weights{fill:var(--nvme)}.tensors{fill:var(--held)}.sums{fill:var(--updating)}

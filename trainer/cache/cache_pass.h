@@ -37,7 +37,7 @@ struct CacheOptions {
   bool separate_while_recording = true;
   // Bytes at the end of the rCache that belong to the caller, for sums (ParameterCache::SubmitSum).
   uint64_t tail_bytes = 0;
-  // These sums are fp32, whatever their chunks are; equal on all ranks.
+  // These sums are fp32, whatever the dtype of their chunks; equal on all ranks.
   bool f32_sums = false;
   // How the ranks of a group share the bytes of their chunks; equal on all ranks.
   Exchange exchange = Exchange::kSharded;

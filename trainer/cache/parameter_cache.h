@@ -115,11 +115,11 @@ class ParameterCache {
   // every chunk is submitted. Errors: kRcacheTooSmall (the pass became trace-only; names the
   // smallest size that works), and those of the server and the group.
   Status FinishBackward(uint32_t micro_batch);
-  // For a caller that adds up a step's gradients itself: hands in a chunk's, which lie in the tail
-  // of the rCache (CacheOptions::tail_bytes), all of them, in the form of JobSpec::GradientTypeOf.
-  // No other gradient of the chunk comes in this step. The place is the server's until AwaitSum, or
-  // FinishStep, has returned. The ranks of its data group add theirs up first, in order. Errors:
-  // kChunkNotReady (no training pass), and as latched.
+  // For a caller that accumulates a step's gradients itself: submits the sum of one chunk,
+  // complete, in the tail of the rCache (CacheOptions::tail_bytes), in the form of
+  // JobSpec::GradientTypeOf. The ranks of the data group first add up their sums, in order. The
+  // chunk gets no other gradient in this step. The place is the server's until AwaitSum, or
+  // FinishStep, has returned. Errors: kChunkNotReady (no training pass), and as latched.
   Result<OpId> SubmitSum(ChunkId chunk, std::byte* place);
   // Waits until the server has the sum. Errors: as latched.
   Status AwaitSum(OpId op);

@@ -47,7 +47,7 @@ struct PipelineSetup {  // all must outlive the pipeline
   CacheStreams streams = {};
   uint64_t tail_bytes = 0;  // at the end of the rCache, used by others
   Exchange exchange = Exchange::kSharded;
-  bool f32_sums = false;  // gradients are handed in as fp32, whatever their chunks are
+  bool f32_sums = false;  // submit gradients as fp32, whatever the chunk's dtype
 
   // The group that shares the chunk; null if this rank has it alone.
   Collective* GroupOf(ChunkId chunk) const { return groups[layout->chunks[chunk].data_group]; }
@@ -55,7 +55,7 @@ struct PipelineSetup {  // all must outlive the pipeline
   client::Range ShardRange(ChunkId chunk, const std::byte* block) const;
   // The range of a fetch: that shard, or the whole chunk.
   client::Range FetchRange(ChunkId chunk, const std::byte* block) const;
-  // What a submission hands in of the block: this rank's shard.
+  // The range of a submission: this rank's shard of the gradients in `block`.
   client::Range SubmitRange(ChunkId chunk, const std::byte* block) const;
   // Whether a fetch is followed (below: a submission is preceded) by an operation of the group.
   bool Gathers(ChunkId chunk) const {
@@ -69,10 +69,11 @@ struct PipelineSetup {  // all must outlive the pipeline
   BlockView View(std::byte* block, const OperationName& name) const {
     return {block, layout->ShardElements(name.chunk), layout->chunks[name.chunk].dtype, name};
   }
-  // The same of gradients.
+  // As View, for gradients in `block`.
   BlockView SubmitView(std::byte* block, const OperationName& name) const {
     return {block, layout->ShardElements(name.chunk), SubmitType(name.chunk), name};
   }
+  // The element type of a chunk's submitted gradients.
   DType SubmitType(ChunkId chunk) const {
     return f32_sums ? DType::kF32 : layout->chunks[chunk].dtype;
   }

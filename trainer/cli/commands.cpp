@@ -68,8 +68,8 @@ Result<std::optional<GpuEstimate>> OfGpu(const RunOptions& options, RunPlan* pla
                                    ServerContextOf(server, device::Text(chosen.gpu->uuid))));
 }
 
-// What one rank has left for a step, where that is known: of its GPU, or of the host beside the
-// pool and the rCaches.
+// The memory that one rank has for a step: free memory of its GPU, or of the host beside the pool
+// and the rCaches. Nothing if the GPU's free memory is unknown.
 std::optional<LimitsTask> RoomFor(const RunPlan& plan, const GpuEstimate* gpu,
                                   const HostFit& host) {
   LimitsTask task;
@@ -91,7 +91,7 @@ std::optional<LimitsTask> RoomFor(const RunPlan& plan, const GpuEstimate* gpu,
   return task;
 }
 
-// The largest batch and the smallest rCache; nothing where the run does not fit, or goes by stages.
+// The largest batch and the smallest rCache. Nothing if the run does not fit, or has stages.
 Result<std::optional<RunLimits>> LimitsOf(const RunOptions& options, const RunPlan& plan,
                                           std::optional<LimitsTask> task, bool fits) {
   if (!task || !fits || plan.stages) return std::optional<RunLimits>();

@@ -13,7 +13,7 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr uint32_t kScalePlanesFrom = 3;  // of client::Range
+constexpr uint32_t kScalePlanesFrom = 3;  // first plane of scales in client::Range
 
 // Runs backward on the calling thread, also for a GPU's operators: LibTorch's engine has a thread
 // per device and hands a graph node to its device's thread unless this flag of the calling thread
@@ -130,7 +130,7 @@ Status TrainingEngine::LoadStates(const WeightSource& source, const MomentSource
     values.resize(layout_.parameters[id].element_count);
     const bool narrow = layout_.chunks[layout_.parameters[id].chunk].dtype != DType::kF32;
     for (const uint32_t plane : planes) {
-      // fp32 chunks of a job of 8-bit moments have fp32 ones.
+      // Chunks in fp32 keep fp32 moments, which have no scales, also in a job of 8-bit moments.
       if (plane >= kScalePlanesFrom && !narrow) continue;
       TP_RETURN_IF_ERROR(moments(id, plane, values));
       TP_RETURN_IF_ERROR(put.PutMoment(id, plane, values.data()));
@@ -219,7 +219,7 @@ Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end,
   planned_traffic_.clear();
   if (cache_->plan() != nullptr) {
     planned_traffic_ = GroupTrafficOf(*cache_->plan(), layout_, options_.cache.exchange);
-    // Ranks of a group exchange all shards but their own.
+    // Each rank of a group sends all shards but its own.
     for (size_t group = 0; group < options_.sum_bytes.size(); ++group) {
       planned_traffic_[group].handed_in += options_.sum_bytes[group];
       planned_traffic_[group].scattered +=

@@ -161,7 +161,7 @@ class TrainingEngine {
   Status TraceTraining(const LossFunction& loss);
   // Error of a model that tries to train frozen parameters.
   Status CheckFrozen() const;
-  // Has the trace, where there is one, told of operators.
+  // Connects the operator hook to the trace, if there is one.
   void ListenForTrace();
 
   const ChunkLayout layout_;

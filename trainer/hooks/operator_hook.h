@@ -59,13 +59,14 @@ class OperatorHook {
     gate_ = std::move(gate);
     node_ = std::move(node);
   }
-  // What listens to the operators: `begins` and `ends` of each, and which parameters it uses. None
-  // may throw.
+  // Callbacks for each operator and backward node: its begin, its end, and each parameter it uses.
+  // They must not throw.
   struct Listener {
     std::function<void(const char* name)> begins;
     std::function<void()> ends;
     std::function<void(ParameterId parameter, ChunkId chunk)> uses;
   };
+  // Replaces the listener. Its callbacks run on the thread of the operator.
   void SetListener(Listener listener) { listener_ = std::move(listener); }
   // Number of operators, and calls of Hold, that pin chunks now.
   size_t holding() const { return holding_; }
@@ -104,6 +105,7 @@ class OperatorHook {
     ChunkId chunk;
   };
   void Start(const at::RecordFunction& function);
+  // Reports the parameters in touched_ to the listener.
   void TellOfUses();
   void StartNode(const at::RecordFunction& function);
   // Requires the operator's parameters in touched_. Pins nothing if an enclosing operator uses all

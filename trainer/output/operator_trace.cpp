@@ -37,7 +37,7 @@ void OperatorTrace::Begin(const char* name) {
 }
 
 void OperatorTrace::End() {
-  if (open_.empty()) return;  // it began in the step before
+  if (open_.empty()) return;  // it began in the previous step
   if (open_.back() < operators_.size()) operators_[open_.back()].to_ns = clock_->NowNs();
   open_.pop_back();
 }

@@ -1,7 +1,7 @@
-// OperatorTrace: which operators ran in a step, within which others, and what they used.
+// OperatorTrace: records the operators of a step, their nesting, and the parameters they use.
 //
-// One thread (the trainer's main thread). Times are the host's clock: on a GPU those of the calls,
-// not of the work. So many are kept of a step, and later ones counted.
+// One thread (the trainer's main thread). Times are of the host's clock: on a GPU, those of the
+// calls, not of the work. It keeps a limited number of operators per step and counts the others.
 #pragma once
 
 #include <cstdint>
@@ -13,53 +13,56 @@
 
 namespace tidepool::trainer {
 
-// What the trace tells of an operator, a layer, or a copy: a slice of a lane.
+// An operator, a layer or a copy, as a slice of a lane in the trace.
 struct TraceSlice {
   uint64_t lane = 0;
   std::string name;
-  int64_t from_ns = 0, to_ns = 0;  // to_ns 0: not seen to end
-  int64_t chunk = -1;              // that it moves or uses first; -1: none
+  int64_t from_ns = 0, to_ns = 0;  // to_ns 0: end not seen
+  int64_t chunk = -1;              // the chunk that it moves or uses first; -1: none
 };
 
-// "h.3" of "h.3.attn.weight": up to the first number, or all but the last part.
+// The layer of a parameter: its name up to the first number ("h.3" of "h.3.attn.weight"), or
+// without its last part if it has no number.
 std::string LayerOf(const std::string& parameter);
 
 class OperatorTrace {
  public:
   static constexpr size_t kOperatorsMax = 200'000;
 
-  // `most`: operators of a step that are kept.
+  // `most`: number of operators kept per step. The clock must outlive the object.
   explicit OperatorTrace(const Clock* clock, size_t most = kOperatorsMax)
       : clock_(clock), most_(most) {}
 
-  // Forgets the step before.
+  // Drops the operators of the previous step.
   void Clear();
-  // An operator, or a node of backward, begins within those that have not ended.
+  // Records the begin of an operator or a backward node, nested in those that have not ended.
   void Begin(const char* name);
+  // Records the end of the innermost one.
   void End();
-  // What began last uses this parameter, and its chunk.
+  // Records that the innermost operator uses a parameter, which is in `chunk`.
   void Uses(const std::string& parameter, ChunkId chunk);
 
-  // An operator with what it used first.
+  // An operator and the chunks it used.
   struct Operator {
     std::string name;
     int64_t from_ns = 0, to_ns = 0;
     uint32_t depth = 0;
-    std::string layer;  // of its first parameter, or of one within it; empty: it uses none
+    std::string layer;  // of its first parameter or a nested operator's; empty: none
     std::vector<ChunkId> chunks{};
   };
-  // In the order in which they began, so that an outer one stands before those within it.
+  // In the order of their begins: an operator precedes those nested in it.
   const std::vector<Operator>& operators() const { return operators_; }
+  // Number of operators that were not kept.
   uint64_t left_out() const { return left_out_; }
-  // Stretches of outermost operators that use one layer, or nothing after one that does; none
-  // reaches over a moment of `bounds`, which are in order.
+  // One slice per run of consecutive outermost operators of the same layer; an operator without
+  // parameters extends the run before it. No run crosses a time in `bounds`, which ascend.
   std::vector<TraceSlice> Layers(const std::vector<int64_t>& bounds) const;
 
  private:
   const Clock* const clock_;
   const size_t most_;
   std::vector<Operator> operators_;
-  std::vector<size_t> open_;  // numbers in operators_; most_: one that was left out
+  std::vector<size_t> open_;  // indexes into operators_; most_: not kept
   uint64_t left_out_ = 0;
 };
 

@@ -17,7 +17,7 @@ constexpr uint64_t Number(TraceLane lane) {
   return static_cast<uint64_t>(lane);
 }
 
-// Uses of each chunk, in order.
+// The operators that use each chunk, in the order of their begins.
 using Uses = std::map<int64_t, std::vector<TraceSlice>>;
 
 Uses UsesOf(const std::vector<OperatorTrace::Operator>& operators) {
@@ -32,8 +32,8 @@ Uses UsesOf(const std::vector<OperatorTrace::Operator>& operators) {
   return uses;
 }
 
-// From a fetch to the first use of its chunk that had not ended, or from the last use before it to
-// a gradient's way out.
+// The flow of a copy: from a fetch to the first use of its chunk that ends after the fetch begins,
+// or to a gradient's transfer from the last use that begins before it.
 std::optional<TraceFlow> FlowOf(const TraceSlice& copy, bool out, const Uses& uses) {
   const auto found = uses.find(copy.chunk);
   if (copy.to_ns == 0 || found == uses.end()) return {};
@@ -42,7 +42,7 @@ std::optional<TraceFlow> FlowOf(const TraceSlice& copy, bool out, const Uses& us
     if (out && use.from_ns <= copy.from_ns) flow = TraceFlow{"gradient", use, copy};
     if (!out && !flow && use.to_ns >= copy.from_ns) flow = TraceFlow{"fetch", copy, use};
   }
-  // A chunk that is fetched for the next step has no use in this one.
+  // A chunk fetched for the next step has no later use in this one.
   return flow;
 }
 
@@ -89,7 +89,7 @@ std::vector<TraceSlice> StepTrace::ComputeSlices() const {
   return slices;
 }
 
-// Forward and backward of each micro-batch, around layers, around operators: one within the other.
+// Adds three nested levels: forward and backward of each micro-batch, layers, operators.
 void StepTrace::AddOperators(TraceEvents* events) const {
   std::vector<int64_t> bounds;
   for (const Mark& mark : marks_) bounds.push_back(mark.host_ns);

@@ -3,21 +3,21 @@
 //
 // One thread (the trainer's main thread). Each step starts over; Render returns the last one.
 // Lanes:
-//   compute          forward and backward of each micro-batch; by the device's clock where it has
-//                    one, laid from the step's first mark on
-//   H2D, D2H         from the request of a chunk, or of its gradients' way out, until this rank saw
-//                    that they had been copied
+//   compute          forward and backward of each micro-batch; by the device's clock if it has one,
+//                    aligned to the step's first mark
+//   H2D, D2H         from the request for a chunk, or for the transfer of its gradients, until this
+//                    rank saw that they had been copied
 //   all-gather,
 //   reduce-scatter   from their start until this rank saw their end
-//   Adam             from the seal of the step before until this rank had each chunk of the new
-//                    version once: the update is over by then
-//   layers and       forward and backward, around the layers whose parameters are used one after
-//   operators        the other, around LibTorch's operators and nodes of backward
+//   Adam             from the seal of the previous step until this rank had each chunk of the new
+//                    version once: the update is complete by then
+//   layers and       forward and backward of each micro-batch; nested in them, the layers whose
+//   operators        parameters are used; nested in these, LibTorch's operators and backward nodes
 // Flows lead from the fetch of a chunk to the operator that uses it, and from the last operator
-// that used it to its gradients' way out: a reader sees what a step waits for. Copies that overlap
-// lie in rows of their lane.
-// All but compute are the host's clock at calls of this rank, so ends are late by up to the
-// distance of two calls.
+// that used it to the transfer of its gradients. They show the copies that a step waits for.
+// Copies that overlap are in separate rows of their lane.
+// All lanes but compute use the host's clock at calls of this rank, so ends are late by up to the
+// interval between two calls.
 #pragma once
 
 #include <cstdint>
@@ -64,11 +64,11 @@ class StepTrace {
   void BeginStep(uint64_t step);
   // Names the computation from now to the next mark; empty: none.
   void Compute(const std::string& name);
-  // `chunk`: that it moves.
+  // Begins a slice and returns its id. `chunk`: the chunk that it moves.
   Id Begin(TraceLane lane, const std::string& name, std::optional<ChunkId> chunk = {});
   // `id` may be of an earlier step; it is then ignored.
   void End(Id id);
-  // What the hook of operators tells.
+  // The step's operators, for the operator hook; owned by this object.
   OperatorTrace* operators() { return &operators_; }
   // Marks the seal of a step; its update lasts until chunks of the new version have been seen.
   void Sealed() { sealed_ns_ = clock_->NowNs(); }

@@ -34,7 +34,7 @@ void TraceEvents::NameLane(uint64_t lane, const std::string& name) {
 }
 
 void TraceEvents::AddRows(const std::string& name, std::vector<TraceSlice>* slices) {
-  std::vector<int64_t> free_from;  // of each row
+  std::vector<int64_t> free_from;  // end of each row's last slice
   for (TraceSlice& slice : *slices) {
     if (slice.to_ns == 0) continue;
     const auto row = std::find_if(free_from.begin(), free_from.end(),
@@ -62,10 +62,10 @@ void TraceEvents::Add(const TraceSlice& slice) {
 void TraceEvents::AddPoint(const char* kind, const TraceFlow& flow, const TraceSlice& slice,
                            int64_t at_ns) {
   json_.BeginObject().Field("ph", kind).Field("name", flow.name).Field("cat", "chunk");
-  // A number of its own also where the traces of several ranks are put together.
+  // The process makes the id unique in a file that merges the traces of several ranks.
   json_.Field("id", std::to_string(process_) + "." + std::to_string(flows_));
   json_.Field("pid", process_).Field("tid", slice.lane).Field("ts", Micros(at_ns));
-  if (*kind == 'f') json_.Field("bp", "e");  // it ends in the slice around it
+  if (*kind == 'f') json_.Field("bp", "e");  // binds the end to the enclosing slice
   json_.EndObject();
 }
 

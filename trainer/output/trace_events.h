@@ -1,8 +1,8 @@
-// TraceEvents: slices, lanes and flows in the JSON form of Chrome's tracing ("Trace Event Format";
+// TraceEvents: writes slices, lanes and flows in Chrome's JSON trace format ("Trace Event Format";
 // ui.perfetto.dev opens it).
 //
-// One thread; pure. All times are of one clock, in nanoseconds, and are written in microseconds
-// from `zero_ns` on.
+// One thread; pure. All times are of one clock, in nanoseconds; the output has microseconds since
+// `zero_ns`.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace tidepool::trainer {
 
-// What leads from one slice to another: a fetch to the operator that uses its chunk.
+// An arrow from one slice to another, such as from a fetch to the operator that uses its chunk.
 struct TraceFlow {
   std::string name;
   TraceSlice from, to;
@@ -22,19 +22,21 @@ struct TraceFlow {
 
 class TraceEvents {
  public:
-  // `process`: number and name of what is traced.
+  // `process`, `name`: number and name of the traced process.
   TraceEvents(int64_t zero_ns, uint64_t process, const std::string& name);
 
-  // What viewers write before a lane.
+  // Names a lane in the viewer.
   void NameLane(uint64_t lane, const std::string& name);
-  // Slices of one lane that overlap without nesting do not belong into one: each goes to the first
-  // of a lane's rows where it has room. Row 0 is the lane, row n has the number lane + 100 n and
-  // the name "NAME (n + 1)". Slices are in the order in which they began; each gets its row.
+  // Adds slices of one lane that may overlap without nesting: each goes to the lane's first free
+  // row. Row 0 is the lane itself; row n has the number lane + 100 n and the name "NAME (n + 1)".
+  // Requires slices in the order of their begins; sets the lane of each to its row.
   void AddRows(const std::string& name, std::vector<TraceSlice>* slices);
+  // Adds a slice; ignores one without an end.
   void Add(const TraceSlice& slice);
-  // An arrow from the end of one slice, or where the other one begins if that is earlier, to the
-  // other one's begin, or where the first ends. Both must have been added.
+  // Adds an arrow from the end of `from` to the begin of `to`. If `to` begins earlier, the arrow
+  // leaves `from` at that time. Requires that both slices have been added.
   void Add(const TraceFlow& flow);
+  // Returns the complete JSON text. Call it once, last.
   std::string Take();
 
  private:

@@ -9,7 +9,7 @@ namespace {
 
 using Kind = StageMessage::Kind;
 
-// The link that a message of this kind goes over, in a column.
+// The link of a column that carries this message.
 LinkSpec SpecOf(const StageCuts& cuts, uint32_t column, const StageMessage& message) {
   const auto rank_of = [&](uint32_t stage) { return cuts.RankOf(stage, column); };
   const Rank here = rank_of(message.stage), first = rank_of(0), last = rank_of(cuts.stages() - 1);

@@ -1,5 +1,5 @@
-// StageLinks: what ranks of a pipeline hand to each other: boundary tensors between stages, and the
-// token embedding where the first and the last stage both read it and are on two ranks.
+// StageLinks: sends boundary tensors between pipeline stages on different ranks, and a tied token
+// embedding between the first and the last stage, which both read it, when two ranks hold them.
 //
 // One thread (the trainer's main thread); host memory. Messages are sent in the background; Receive
 // blocks. A link carries the messages of one direction between two ranks, in the order in which

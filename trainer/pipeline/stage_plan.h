@@ -1,12 +1,12 @@
 // StagePlan: which chunks each pipeline stage uses, which rank computes the stage, and where a rank
 // accumulates the gradients of its stages.
 //
-// Any thread; torch-free; values and pure functions. A stage is a run of layers. With one rank
-// chunks do not know of stages: one may belong to two that follow each other. With several each
-// stage has a data group of its own: its rank of each column. A parameter that is used at both
+// Any thread; torch-free; values and pure functions. A stage is a run of layers. With one rank,
+// chunks ignore stage borders: a chunk may belong to two adjacent stages. With several ranks, each
+// stage has its own data group, whose members are its rank in each column. A parameter used at both
 // ends of the model (a tied embedding) belongs to the first stage and the last; its chunk is the
 // first stage's.
-// The rCache of a pipelined run, from its begin:
+// Layout of a pipelined run's rCache, from its start:
 //   resident chunks | blocks | sums of resident chunks | rooms for the sums of the others
 // Sums are fp32; with one micro-batch, whose gradient is the sum, they have the chunk's dtype.
 // Units: bytes, unless a name says elements.
@@ -31,10 +31,10 @@ struct StageSpan {
 
 // Where a model is cut.
 struct StageCuts {
-  std::vector<uint32_t> ends;  // of each stage: the layer behind its last
-  // Those that compute the stages, in the first column; empty: rank 0 all of them.
+  std::vector<uint32_t> ends;  // by stage: one past its last layer
+  // By stage: the rank that computes it in the first column; empty: rank 0 computes all.
   std::vector<Rank> ranks;
-  // Pipelines side by side, each of `width` ranks that follow each other; 0: there is one, of all.
+  // Number of parallel pipelines, and of the consecutive ranks of each; width 0: one of all ranks.
   uint32_t columns = 1, width = 0;
   // Whether the first and the last stage both read the token embedding.
   bool is_tied = true;
@@ -46,7 +46,7 @@ struct StageCuts {
   Rank RankOf(uint32_t stage, uint32_t column = 0) const {
     return (ranks.empty() ? 0 : ranks[stage]) + column * width;
   }
-  // Those of all columns, ascending: the data group of the stage.
+  // The ranks that compute a stage in all columns, ascending: the members of its data group.
   std::vector<Rank> RanksOf(uint32_t stage) const;
   // The stage of a layer.
   uint32_t StageOf(uint32_t layer) const;
@@ -63,19 +63,19 @@ struct StagePlan {
   // The most evictable chunks used by one stage, and by two consecutive stages together.
   uint64_t blocks_of_one = 0, blocks_of_two = 0;
 
-  std::vector<uint64_t> sum_at;              // by ChunkId: of a resident chunk, in the sums' memory
-  uint64_t rooms_at = 0;                     // there: the first room
-  uint64_t room_bytes = 0;                   // of one room
-  uint32_t rooms = 0;                        // sums that are open at a time
-  uint64_t tail_bytes = 0;                   // of all sums; a multiple of 4 KiB
-  uint64_t sum_bytes = 0;                    // what a step hands in, each shard once
+  std::vector<uint64_t> sum_at;              // by ChunkId: a resident chunk's offset in the tail
+  uint64_t rooms_at = 0;                     // offset of the first room in the tail
+  uint64_t room_bytes = 0;                   // size of one room
+  uint32_t rooms = 0;                        // sums that are open at the same time
+  uint64_t tail_bytes = 0;                   // size of the tail, all sums; a multiple of 4 KiB
+  uint64_t sum_bytes = 0;                    // gradients submitted per step, each shard once
   std::vector<uint64_t> sum_bytes_of_group;  // the same by data group
 
   uint32_t stages() const { return cuts.stages(); }
   // Whether this rank computes a stage.
   bool Owns(uint32_t stage) const { return cuts.RankOf(stage, cuts.ColumnOf(rank)) == rank; }
-  // Whether the rank computes one end of a model whose ends, on two ranks, share the token
-  // embedding.
+  // Whether this rank computes one end of the model and shares a tied token embedding with the rank
+  // of the other end.
   bool SharesHead() const { return cuts.is_tied && Owns(0) != Owns(stages() - 1); }
   // The element type of a chunk's sum.
   DType SumType(const ChunkLayout& layout, ChunkId chunk) const {
@@ -92,8 +92,8 @@ struct StageSizes {
 // gradient of an input, the embedding once, and a part of its gradient per micro-batch.
 uint64_t SentBytesOf(const StagePlan& plan, const StageSizes& sizes);
 
-// `layers[i]`: the layers that use parameter i of the layout. Requires that nothing is frozen, ends
-// that ascend to the number of layers, and a stage for each rank of a column.
+// `layers[i]`: the layers that use parameter i of the layout. Requires: nothing is frozen, ends
+// ascend up to the number of layers, and each rank of a column has a stage.
 StagePlan MakeStagePlan(const ChunkLayout& layout, std::span<const StageSpan> layers,
                         StageCuts cuts, uint32_t micro_batches, Rank rank);
 

@@ -7,13 +7,13 @@
 namespace tidepool::trainer {
 namespace {
 
-constexpr uint64_t kBatchMost = 1 << 16;  // sequences; more is no batch of one machine
+constexpr uint64_t kBatchMost = 1 << 16;  // sequences; no batch of one machine is larger
 
 uint64_t BytesOf(const StepProfile& profile) {
   return profile.buffer_bytes + profile.activation_bytes + profile.activation_bytes / 4;
 }
 
-// The largest batch of the line through the bytes of one step's growth and of two.
+// The largest batch that fits, on the line through the bytes of batch_step and 2 batch_step.
 uint64_t OnTheLine(const LimitsTask& task, uint64_t one, uint64_t two) {
   if (one > task.room_bytes) return 0;
   if (two <= one) return kBatchMost / task.batch_step * task.batch_step;
@@ -30,7 +30,7 @@ Status FindBatch(const LimitsTask& task, RunLimits* limits) {
   TP_ASSIGN_OR_RETURN(const uint64_t two, bytes_at(2 * task.batch_step));
   limits->batch = OnTheLine(task, one, two);
 
-  // What is computed beside the line is little; the profile of the batch itself decides.
+  // The line is an approximation: the batch's own profile decides.
   for (; limits->batch > 0; limits->batch -= task.batch_step) {
     TP_ASSIGN_OR_RETURN(limits->batch_bytes, bytes_at(limits->batch));
     if (limits->batch_bytes <= task.room_bytes) break;

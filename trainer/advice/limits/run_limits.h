@@ -1,11 +1,9 @@
-// RunLimits: how far a run can go on this machine: the largest batch that fits beside its rCache,
-// and the smallest rCache with which a step loses less than a fiftieth. What `trainer estimate`
-// says of it.
+// RunLimits: the limits of a run on this machine, for `trainer estimate`: the largest batch that
+// fits beside its rCache, and the smallest rCache that costs a step less than 2 %.
 //
-// Any thread; torch-free; pure but for the profiles that it asks for. Activations grow with the
-// sequences by the same bytes for each, which two profiles give and a third one confirms. What
-// operators need beside them (scratch memory, gaps of an allocator) is a quarter more, as
-// everywhere in this program (trainer/plan/search.h).
+// Any thread; torch-free; pure except for the caller's profiles. Activations grow by the same bytes
+// per sequence: two profiles give the line, and a third confirms the batch. Activations count for a
+// quarter more, for scratch memory and gaps of the allocator, as in trainer/plan/search.h.
 #pragma once
 
 #include <cstdint>
@@ -20,37 +18,37 @@ namespace tidepool::trainer {
 
 inline constexpr double kLossMost = 0.02;  // of a step
 
-// What limits are found from.
+// The run, and the room of its ranks.
 struct LimitsTask {
-  uint64_t batch_step = 1;  // sequences by which a rank's batch can grow
-  uint64_t room_bytes = 0;  // of one rank, for what a step holds beside rCache and states
-  std::string room_name;    // "host memory, of 2 ranks"
+  uint64_t batch_step = 1;  // step of a rank's batch, in sequences
+  uint64_t room_bytes = 0;  // one rank's memory for a step, without rCache and states
+  std::string room_name;    // "host memory, for each rank"
   bool on_host = true;      // the ranks compute on the CPUs
-  // The run as it was asked for: its layout, order and optimizer.
+  // The run as requested: its layout, order and optimizer.
   ChoiceTask choice;
-  // The profile of a rank's micro-batch of so many sequences.
+  // Returns the profile of a rank's micro-batch of `sequences` sequences.
   std::function<Result<StepProfile>(uint64_t sequences)> profile;
 };
 
 struct RunLimits {
-  uint64_t batch = 0, batch_bytes = 0;  // sequences, and bytes of their step; 0: not one fits
+  uint64_t batch = 0, batch_bytes = 0;  // in sequences; bytes of its step; 0: none fits
   uint64_t next_bytes = 0;              // of the next larger batch
   uint64_t room_bytes = 0;
   std::string room_name;
   uint64_t rcache_bytes = 0;  // with resident chunks
-  double rcache_share = 0;    // of what would keep every chunk
-  // What a step loses with it: of its time where the ranks compute on the host, else of the bytes
-  // that it moves, as nobody has measured that device's arithmetic.
+  double rcache_share = 0;    // of the smallest rCache from which no chunk is fetched again
+  // What a step loses with that rCache: a share of its time if the ranks compute on the host, else
+  // additional bytes as a share of the bytes moved, as the device's arithmetic is not measured.
   double loss = 0;
   bool loss_is_time = true;
 };
 
-// Errors: those of the profiles.
+// Finds the limits of a run. Errors: those of the profiles.
 Result<RunLimits> FindLimits(const LimitsTask& task);
 
-// Two lines below those of the plan.
+// Two lines, printed below the plan.
 std::string DescribeLimits(const RunLimits& limits);
-// Writes one object; the caller has written its key.
+// Writes one object; the caller has already written its key.
 void WriteLimits(const RunLimits& limits, JsonWriter* json);
 
 }  // namespace tidepool::trainer
