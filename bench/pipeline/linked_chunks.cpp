@@ -19,15 +19,17 @@ std::vector<std::vector<std::byte>> NumberedWeights(const trainer::ChunkLayout& 
   std::vector<std::vector<std::byte>> weights;
   for (uint32_t chunk = 0; chunk < layout.chunks.size(); ++chunk) {
     weights.emplace_back(layout.ChunkBytes(chunk));
-    std::memcpy(weights.back().data(), &chunk, sizeof(chunk));
+    std::vector<std::byte>& bytes = weights.back();
+    std::memcpy(bytes.data(), &chunk, sizeof(chunk));
+    std::memcpy(bytes.data() + bytes.size() - sizeof(chunk), &chunk, sizeof(chunk));
   }
   return weights;
 }
 
-uint32_t NumberAt(const std::byte* weights) {
-  uint32_t chunk = 0;
-  std::memcpy(&chunk, weights, sizeof(chunk));
-  return chunk;
+bool HasNumber(std::span<const std::byte> weights, uint32_t chunk) {
+  const std::byte* const end = weights.data() + weights.size() - sizeof(chunk);
+  return std::memcmp(weights.data(), &chunk, sizeof(chunk)) == 0 &&
+         std::memcmp(end, &chunk, sizeof(chunk)) == 0;
 }
 
 LinkedChunks::LinkedChunks(const Setup& setup)

@@ -17,10 +17,10 @@
 
 namespace tidepool::bench {
 
-// The weights of a job, by chunk, in bytes; each chunk begins with its number.
+// The weights of a job, by chunk, in bytes; each chunk begins and ends with its number.
 std::vector<std::vector<std::byte>> NumberedWeights(const trainer::ChunkLayout& layout);
-// The number of the chunk that has its weights at `weights`.
-uint32_t NumberAt(const std::byte* weights);
+// True if `weights` are those of `chunk`, whole.
+bool HasNumber(std::span<const std::byte> weights, uint32_t chunk);
 
 class LinkedChunks final : public client::ChunkService {
  public:

@@ -46,7 +46,8 @@ void RankCache::CheckContent(uint32_t layer) {
   cache_->TakeMoves(&moves_);
   for (const trainer::Move& move : moves_) places_[move.chunk] = move.block;
   for (const ChunkId chunk : (*setup_.chunks_of)[layer]) {
-    if (places_[chunk] == nullptr || NumberAt(places_[chunk]) != chunk)
+    if (places_[chunk] == nullptr ||
+        !HasNumber({places_[chunk], setup_.layout->ChunkBytes(chunk)}, chunk))
       Die("a chunk's weights are not where its layer computes");
   }
 }

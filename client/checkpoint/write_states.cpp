@@ -215,8 +215,8 @@ Result<StatesPlan> ReadPlan(const std::string& text) {
 
     if (key == "metadata") {
       auto& [name, value] = plan.metadata.emplace_back();
-      fields >> name >> value;
-      if (!fields) return BadPlan(line);
+      fields >> name >> std::ws;
+      if (!std::getline(fields, value)) return BadPlan(line);
       continue;
     }
 

@@ -50,16 +50,10 @@ std::string MemoryChart(const std::vector<RunMoment>& moments) {
   return "<section class=\"card\">" + Chart(chart) + "</section>\n";
 }
 
-// Sealed steps, and the share of fetches that waited for an update: fetched too early, or updated
-// too late.
+// Sealed steps over time.
 std::string StepChart(const std::vector<RunMoment>& moments, uint64_t id) {
   ChartOf steps{.title = "Sealed steps", .x = TimeOf(moments), .x_name = kTimeName};
   steps.curves = {{"sealed steps", "accent", {}}};
-  ChartOf waited{.title = "Fetches that waited for an update, of the step before",
-                 .x = steps.x,
-                 .y = RoundScale(0, 1, AxisUnit::kShare),
-                 .x_name = kTimeName};
-  waited.curves = {{"share that waited", "due", {}}};
 
   double first = -1, last = 0;
   for (size_t i = 0; i < moments.size(); ++i) {
@@ -68,17 +62,14 @@ std::string StepChart(const std::vector<RunMoment>& moments, uint64_t id) {
     if (job != nullptr && first < 0) first = last;
     steps.at.push_back(SecondsAt(moments, i));
     steps.curves[0].values.push_back(last);
-    waited.curves[0].values.push_back(job == nullptr ? 0
-                                                     : Share(job->fetches_waited, job->fetches));
   }
 
   const auto whole = [](double value) {
     return std::to_string(static_cast<uint64_t>(std::max(value, 0.0)));
   };
-  waited.at = steps.at;
   steps.curves[0].name += ", " + whole(first) + " to " + whole(last);
   steps.y = RoundScale(std::max(first, 0.0), std::max(last, first + 1), AxisUnit::kCount);
-  return "<div class=\"charts\">" + Chart(steps) + Chart(waited) + "</div>\n";
+  return "<div class=\"charts\">" + Chart(steps) + "</div>\n";
 }
 
 // The server's training figures over time.

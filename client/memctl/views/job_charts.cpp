@@ -94,6 +94,9 @@ class Charts {
     Add("Tokens a second",
         {CurveOf(samples_, "tokens a second", "held", &JobSample::tokens_per_second)}, 0,
         AxisUnit::kCount);
+    Add("Fetches that waited for an update, of the step before",
+        {CurveOf(samples_, "share that waited", "due", &JobSample::waited_share)}, 0,
+        AxisUnit::kShare);
     base_.lanes = {LaneOf(samples_, "phase", PhaseInkOf), LaneOf(samples_, "CPUs", SharedInkOf)};
     for (const PhaseInk& each : kPhases) base_.key.push_back({each.ink, std::string(each.phase)});
     base_.key.push_back({"due", "CPUs: its threads share them with others"});

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,24 @@ TEST_F(Limits, WhatGrowsFasterThanTheLineIsFound) {
     return profile;
   };
   EXPECT_EQ(Find(10 * kMiB).batch, 7u);
+}
+
+TEST_F(Limits, WhatGrowsSlowerThanTheLineIsFound) {
+  task_.profile = [](uint64_t sequences) -> Result<StepProfile> {
+    StepProfile profile;
+    profile.buffer_bytes = std::min<uint64_t>(sequences, 2) * 4 * kMiB + sequences * kMiB;
+    return profile;
+  };
+  const RunLimits limits = Find(20 * kMiB);
+  EXPECT_EQ(limits.batch, 12u) << "the line through one and two sequences says four";
+  EXPECT_EQ(limits.batch_bytes, 20 * kMiB);
+  EXPECT_EQ(limits.next_bytes, 21 * kMiB);
+}
+
+TEST_F(Limits, ALargerBatchThatWasNotTriedIsNotDenied) {
+  const std::string text = DescribeLimits(Find(UINT64_MAX));
+  EXPECT_THAT(text, HasSubstr("what fits is --batch 65536: "));
+  EXPECT_THAT(text, HasSubstr("(larger ones were not tried)"));
 }
 
 // A step moves 40 shards of chunks to and from a rank where every chunk has a block, and one more

@@ -35,8 +35,13 @@ Status FindBatch(const LimitsTask& task, RunLimits* limits) {
     TP_ASSIGN_OR_RETURN(limits->batch_bytes, bytes_at(limits->batch));
     if (limits->batch_bytes <= task.room_bytes) break;
   }
-  TP_ASSIGN_OR_RETURN(limits->next_bytes, bytes_at(limits->batch + task.batch_step));
-  return {};
+  for (;;) {
+    TP_ASSIGN_OR_RETURN(limits->next_bytes, bytes_at(limits->batch + task.batch_step));
+    const bool fits = limits->next_bytes <= task.room_bytes;
+    if (!fits || limits->batch + task.batch_step > kBatchMost) return {};
+    limits->batch += task.batch_step;
+    limits->batch_bytes = limits->next_bytes;
+  }
 }
 
 }  // namespace
@@ -65,16 +70,19 @@ std::string DescribeLimits(const RunLimits& limits) {
     text += "no batch fits: one of the smallest takes " + FormatBytes(limits.next_bytes) +
             " beside the rCache, of " + room + "\n";
   } else {
-    text += "the largest batch that fits is --batch " + std::to_string(limits.batch) + ": " +
-            FormatBytes(limits.batch_bytes) + " of the " + room +
-            " (the next one: " + FormatBytes(limits.next_bytes) + ")\n";
+    const bool is_largest = limits.next_bytes > limits.room_bytes;
+    text += (is_largest ? "the largest batch that fits is --batch " : "what fits is --batch ") +
+            std::to_string(limits.batch) + ": " + FormatBytes(limits.batch_bytes) + " of the " +
+            room +
+            (is_largest ? " (the next one: " + FormatBytes(limits.next_bytes) + ")\n"
+                        : " (larger ones were not tried)\n");
   }
 
   const std::string of = limits.loss_is_time ? "of a step's time" : "more bytes";
   return text + std::string(10, ' ') + "the smallest rCache that loses less than " +
          FormatFixed(100 * kLossMost, 0) + " % is --rcache " + std::to_string(limits.rcache_bytes) +
          " (" + FormatBytes(limits.rcache_bytes) + ", " +
-         FormatFixed(100 * limits.rcache_share, 0) + " % of all that is used; it loses " +
+         FormatFixed(100 * limits.rcache_share, 0) + " % of the largest that helps; it loses " +
          FormatFixed(100 * limits.loss, 1) + " % " + of + ")\n";
 }
 
