@@ -44,6 +44,21 @@ Status FindBatch(const LimitsTask& task, RunLimits* limits) {
   }
 }
 
+std::string DescribeBatch(const RunLimits& limits) {
+  const std::string room = FormatBytes(limits.room_bytes) + " that are left of " + limits.room_name,
+                    next = FormatBytes(limits.next_bytes);
+  if (limits.batch == 0) {
+    return "no batch fits: one of the smallest takes " + next + " beside the rCache, of " + room +
+           "\n";
+  }
+
+  const std::string batch = "--batch " + std::to_string(limits.batch) + ": " +
+                            FormatBytes(limits.batch_bytes) + " of the " + room;
+  if (limits.next_bytes <= limits.room_bytes)
+    return "what fits is " + batch + " (larger ones were not tried)\n";
+  return "the largest batch that fits is " + batch + " (the next one: " + next + ")\n";
+}
+
 }  // namespace
 
 Result<RunLimits> FindLimits(const LimitsTask& task) {
@@ -64,20 +79,7 @@ Result<RunLimits> FindLimits(const LimitsTask& task) {
 }
 
 std::string DescribeLimits(const RunLimits& limits) {
-  const std::string room = FormatBytes(limits.room_bytes) + " that are left of " + limits.room_name;
-  std::string text = "limits    ";
-  if (limits.batch == 0) {
-    text += "no batch fits: one of the smallest takes " + FormatBytes(limits.next_bytes) +
-            " beside the rCache, of " + room + "\n";
-  } else {
-    const bool is_largest = limits.next_bytes > limits.room_bytes;
-    text += (is_largest ? "the largest batch that fits is --batch " : "what fits is --batch ") +
-            std::to_string(limits.batch) + ": " + FormatBytes(limits.batch_bytes) + " of the " +
-            room +
-            (is_largest ? " (the next one: " + FormatBytes(limits.next_bytes) + ")\n"
-                        : " (larger ones were not tried)\n");
-  }
-
+  const std::string text = "limits    " + DescribeBatch(limits);
   const std::string of = limits.loss_is_time ? "of a step's time" : "more bytes";
   return text + std::string(10, ' ') + "the smallest rCache that loses less than " +
          FormatFixed(100 * kLossMost, 0) + " % is --rcache " + std::to_string(limits.rcache_bytes) +
