@@ -172,9 +172,10 @@ class ChunkService {
   // the same user. Blocks until done. Errors: kSaveFailed.
   virtual Status SaveWeights(int dir_fd, const std::string& name, Version version) = 0;
   // Streams all states of the sealed version `version` through memory that the server makes
-  // (shm/state_stream.h). Returns its descriptor, for the process that writes them. Does not block;
-  // the next update of each chunk waits until the chunk has been copied there. One at a time, and
-  // no SaveWeights meanwhile. Errors: kAbiMismatch (a server of an earlier release).
+  // (shm/state_stream.h). Returns its descriptor, for the process that writes them, before anything
+  // is copied; the next update of each chunk waits until the chunk has been copied there. Waits
+  // until an earlier stream has ended. Errors: kAbiMismatch (a server of an earlier release),
+  // kSaveFailed (the earlier stream goes on).
   virtual Result<UniqueFd> StreamStates(Version) {
     return Status(ErrorId::kAbiMismatch, "this service gives no states away");
   }

@@ -118,6 +118,7 @@ class MemClient final : public ChunkService {
   Status SendSchedule();
   Status SendSave();
   Status RunSave();
+  Status AwaitStreamEnd();
   // kServerGone if the server ended before it confirmed the goodbye; `sent` becomes true if it may
   // have read it.
   Status SayGoodbye(bool* sent);

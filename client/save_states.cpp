@@ -21,15 +21,7 @@ Status MemClient::SaveWeights(int dir_fd, const std::string& name, Version versi
   TP_RETURN_IF_ERROR(CheckSession());
   if (!shm::IsPlainFileName(name))
     return Status(ErrorId::kSaveFailed, "'" + name + "' is not a plain file name");
-  // The server soon ends a stream whose reader has died or stalled.
-  const int64_t end = clock_->NowNs() + options_.save_timeout_ns;
-  while (!StreamEnd()) {
-    if (clock_->NowNs() > end)
-      return Status(ErrorId::kSaveFailed, "the states that were asked for before still come");
-    session_.port->WaitForCompletion(clock_, kNsPerMs, 0);
-    TakeCompletions();
-  }
-
+  TP_RETURN_IF_ERROR(AwaitStreamEnd());
   save_ = PendingSave{dir_fd, name, version, {}};
   const Status result = RunSave();
   save_.reset();
@@ -59,9 +51,7 @@ Result<UniqueFd> MemClient::StreamStates(Version version) {
   if (session_.port->protocol() < shm::kAbiStates)
     return Status(ErrorId::kAbiMismatch, "memserver is of a release that gives no moments away")
         .Fix("start the memserver of this release; it goes on with the job");
-  if (!StreamEnd())
-    return Status(ErrorId::kSaveFailed, "the states that were asked for before still come");
-
+  TP_RETURN_IF_ERROR(AwaitStreamEnd());
   stream_.emplace();
   TP_RETURN_IF_ERROR(AfterSend(channel_.Send(shm::StreamStatesFrame{version}, kControlTimeoutNs)));
   TP_POINT("client.stream_sent");
@@ -79,6 +69,19 @@ Result<UniqueFd> MemClient::StreamStates(Version version) {
     return Status(ErrorId::kSaveFailed, stream_->ended->what());
   if (!stream_->memory.valid()) return *stream_->ended;
   return std::move(stream_->memory);
+}
+
+// The server soon ends a stream whose reader has died or stalled, and tells it a moment after a
+// reader that has everything.
+Status MemClient::AwaitStreamEnd() {
+  const int64_t end = clock_->NowNs() + options_.save_timeout_ns;
+  while (!StreamEnd()) {
+    if (clock_->NowNs() > end)
+      return Status(ErrorId::kSaveFailed, "the states that were asked for before still come");
+    session_.port->WaitForCompletion(clock_, kNsPerMs, 0);
+    TakeCompletions();
+  }
+  return {};
 }
 
 std::optional<Status> MemClient::StreamEnd() {

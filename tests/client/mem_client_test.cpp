@@ -307,6 +307,35 @@ TEST_F(MemClientTest, ASaveWaitsForItsResult) {
   EXPECT_EQ(client_->SaveWeights(directory.get(), "../x", 12).id(), ErrorId::kSaveFailed);
 }
 
+// A reader may have everything, or have died, a moment before the server says that it has ended.
+TEST_F(MemClientTest, AStreamWaitsUntilTheOneBeforeHasEnded) {
+  Connect();
+  const auto memory = shm::Segment::Create("states", 4096, shm::PeerAccess::kReadWrite).value();
+  const auto give = [&] {
+    auto frame = NextFrame();
+    EXPECT_TRUE(frame && std::holds_alternative<shm::StreamStatesFrame>(*frame));
+    const std::vector<int> fds{memory->fd()};
+    shm::SendPacket(socket_.get(), shm::EncodeFrame(shm::StatesStreamFrame{}), fds);
+  };
+
+  std::thread server(give);
+  EXPECT_TRUE(client_->StreamStates(12).ok());
+  EXPECT_FALSE(client_->StreamEnd().has_value());
+  server.join();
+  server = std::thread([&] {
+    // Nothing is asked for before the first stream has ended.
+    EXPECT_FALSE(shm::WaitForSocket(socket_.get(), POLLIN, 50 * kNsPerMs));
+    shm::SendPacket(
+        socket_.get(),
+        shm::EncodeFrame(shm::SaveDoneFrame{Status(ErrorId::kSaveFailed, "its reader is gone")}));
+    give();
+  });
+
+  const auto second = client_->StreamStates(12);
+  EXPECT_TRUE(second.ok()) << second.status().Format();
+  server.join();
+}
+
 TEST_F(MemClientTest, DetachReturnsWhenTheServerHasClosed) {
   Connect();
   std::thread server([this] {
