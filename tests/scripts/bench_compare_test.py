@@ -54,6 +54,14 @@ class Verdicts(unittest.TestCase):
     def test_two_rounds_say_nothing(self):
         self.assertEqual(self.verdict([1.0, 1.1], [0.9, 0.9]), "too few rounds")
 
+    def test_a_row_that_is_better_loses_nothing_when_its_peer_gained_more(self):
+        def rounds(values, ratio):
+            return [[row(value, ratio)] for value in values]
+
+        for after, verdict in (([8.0, 9.0, 9.1], "its peer gained more"), ([8.0, 9.0, 9.9], "loses"), ([10.0, 9.0, 9.0], "loses")):
+            [found] = bench_compare.compare(rounds([10.0, 10.5, 11.0], 1.0), rounds(after, 0.9))
+            self.assertEqual(found.verdict(0.03), verdict)
+
     def test_a_row_that_one_round_lacks_is_left_out(self):
         self.assertEqual(bench_compare.compare([[row(1.0, 1.0)], []], [[row(1.0, 1.0)], [row(1.0, 1.0)]]), [])
 
