@@ -68,6 +68,7 @@ constexpr std::pair<const char*, const char*> kValues[] = {
     {"--preset", "tiny"},
     {"--moe", "experts=4"},
     {"--from", "saved"},
+    {"--vocab-tiles", "2"},
     {"--seed", "2"},
     {"--dtype", "bf16"},
     {"--base", "saved"},

@@ -37,11 +37,18 @@ Need NeedOf(const ShortRun& run, const RunPlan& plan, const DataOptions& data) {
   return need;
 }
 
-// With checkpointing: the blocks' inputs, one block's share of the rest, and the logits with their
-// fp32 copy, which are outside the blocks.
+constexpr uint32_t kVocabTilesOffered = 8;
+
+// The logits of a micro-batch with their fp32 copy.
+uint64_t LogitsBytes(const Need& need, const RunPlan& plan) {
+  return need.sequences * need.tokens * plan.shape.vocab *
+         (BytesOf(plan.layout.dtype) + sizeof(float));
+}
+
+// With checkpointing: the blocks' inputs, one block's share of the rest, and the logits, which are
+// outside the blocks.
 uint64_t CheckpointedActivations(const Need& need, const RunPlan& plan) {
-  const uint64_t logits = need.sequences * need.tokens * plan.shape.vocab *
-                          (BytesOf(plan.layout.dtype) + sizeof(float));
+  const uint64_t logits = LogitsBytes(need, plan);
   const uint64_t blocks = need.activations - std::min(need.activations, logits);
   return std::min(need.activations,
                   need.boundaries + blocks / std::max(1U, plan.shape.layers) + logits);
@@ -178,6 +185,12 @@ std::vector<MemoryChange> ChangesThatFit(const ShortRun& run, const RunPlan& pla
     const uint64_t away =
         need.boundaries / plan.shape.layers * (plan.shape.layers - kInputsOnDevice);
     changes.Offer("--offload-activations", std::min(need.activations, away));
+  }
+
+  if (options.model.vocab_tiles == 1) {
+    const uint64_t all = LogitsBytes(need, plan);
+    changes.Offer("--vocab-tiles " + std::to_string(kVocabTilesOffered),
+                  std::min(need.activations, all - all / kVocabTilesOffered));
   }
 
   for (uint64_t tokens = need.tokens / 2; tokens >= 64; tokens /= 2) {

@@ -64,7 +64,7 @@ std::vector<PipelineLayer> LayersOf(const PipelineModel& model) {
   last.output_bytes = 0;
   // Backward recomputes the loss, like the rest of its stage.
   last.forward_ns += TimeOf(head, model.flops_per_ns);
-  last.backward_ns += TimeOf(3 * head, model.flops_per_ns);
+  last.backward_ns += TimeOf((model.vocab_tiles > 1 ? 4 : 3) * head, model.flops_per_ns);
   const uint64_t head_work = WithScratch(model.profile.head_work);
   last.forward_work_bytes = std::max(last.forward_work_bytes, head_work);
   last.backward_work_bytes = std::max(last.backward_work_bytes, head_work);

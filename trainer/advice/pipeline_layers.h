@@ -31,6 +31,7 @@ struct PipelineModel {
   DType dtype = DType::kF32;
   uint64_t sequences = 1, tokens = 1;  // per micro-batch
   bool checkpointing = false;          // blocks keep only their input, and are recomputed
+  uint32_t vocab_tiles = 1;            // more than 1: backward computes the logits once more
   BlockProfile profile;
   double flops_per_ns = 1;
 };

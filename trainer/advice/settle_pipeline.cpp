@@ -64,6 +64,7 @@ Result<uint64_t> PeakOf(const PipelineModel& model, uint32_t blocks, uint32_t vo
   task.shape.vocab = vocab;
   task.sequences = model.sequences;
   task.tokens = model.tokens;
+  task.vocab_tiles = model.vocab_tiles;
   TP_ASSIGN_OR_RETURN(const StepProfile profile, ProfileStep(task));
   return profile.activation_bytes;
 }
@@ -123,6 +124,7 @@ Result<Asked> AskedFor(const RunOptions& options, uint32_t ranks) {
   question.model.sequences = std::max<uint64_t>(1, options.data.batch / options.pipeline.columns);
   question.model.tokens = options.data.context > 0 ? options.data.context : plan.shape.context;
   question.model.checkpointing = options.model.activation_checkpointing;
+  question.model.vocab_tiles = options.model.vocab_tiles;
   TP_ASSIGN_OR_RETURN(question.model.profile, ProfileOf(question.model));
   return asked;
 }

@@ -63,6 +63,7 @@ Result<StepProfile> ProfileRun(const RunPlan& plan, const RunOptions& options) {
       std::max<uint64_t>(1, options.data.batch / ColumnsOf(options, plan.layout.world));
   task.tokens = options.data.context > 0 ? options.data.context : plan.shape.context;
   task.checkpointing = options.model.activation_checkpointing;
+  task.vocab_tiles = options.model.vocab_tiles;
 
   task.stage_ends = options.pipeline.ends;
   if (plan.stages && plan.layout.world > 1) {

@@ -30,6 +30,8 @@ constexpr NumberFlag Share(const char* name, const char* why) {
 
 constexpr std::array kFlags{
     Whole("--seed", 0, kAny, "a seed has 64 bits"),
+    Whole("--vocab-tiles", 1, 65536,
+          "1 is all logits at once, and a tile has at least one entry of the vocabulary"),
     Whole("--accumulate", 1, 65536,
           "a step has at least one micro-batch, and memserver counts them up to there"),
     Whole("--context", 0, 1 << 24, "0 is the preset's, and no model here reads longer sequences"),

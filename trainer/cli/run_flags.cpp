@@ -48,6 +48,12 @@ void AddModelFlags(CLI::App* app, ModelOptions* o) {
       ->group("model")
       ->needs("--checkpoint-activations");
 
+  app->add_option("--vocab-tiles", o->vocab_tiles,
+                  "compute the loss in so many tiles of the vocabulary: the logits of one tile are "
+                  "in memory, and are computed again in backward")
+      ->group("model")
+      ->capture_default_str();
+
   app->add_option("--seed", o->seed, "seed of weights, batches and the first step's evictions")
       ->group("model")
       ->capture_default_str();

@@ -4,14 +4,9 @@
 
 #include <algorithm>
 #include <string>
-#include <typeindex>
-#include <unordered_map>
 #include <utility>
 
 #include <ATen/record_function.h>
-#include <c10/util/Type.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include "base/check.h"
 #include "trainer/hooks/operator_inputs.h"
@@ -24,19 +19,6 @@ thread_local std::vector<OperatorHook*> installed;
 thread_local at::CallbackHandle operators_watched = 0, nodes_watched = 0;
 // Watched operators on threads without a hook. The callback cannot know whose they are.
 std::atomic<uint64_t> stray_operators{0};
-
-// True for a backward node whose code is not LibTorch's. Each type is checked once.
-bool IsUsersOwn(const torch::autograd::Node& node) {
-  thread_local std::unordered_map<std::type_index, bool> known;
-  const auto [entry, is_new] = known.try_emplace(typeid(node), false);
-  if (is_new) {
-    const std::string type = c10::demangle(typeid(node).name());
-    entry->second = type.starts_with("torch::autograd::PyNode") ||
-                    type.starts_with("torch::autograd::CppNode") ||
-                    !type.starts_with("torch::autograd::");
-  }
-  return entry->second;
-}
 
 }  // namespace
 
@@ -64,7 +46,10 @@ struct OperatorCallbacks {
 };
 
 OperatorHook::OperatorHook(ParameterCache* cache, StorageBinding* binding)
-    : cache_(cache), binding_(binding), uses_(binding->parameters(), 0) {}
+    : cache_(cache),
+      binding_(binding),
+      find_([binding](const at::Tensor& tensor) { return binding->ParameterOf(tensor); }),
+      uses_(binding->parameters(), 0) {}
 
 OperatorHook::~OperatorHook() {
   Remove();
@@ -129,22 +114,11 @@ void OperatorHook::Start(const at::RecordFunction& function) {
   if (!touched_.empty()) Before(&function, function.name());
 }
 
-// The node's outgoing edges tell the function's inputs: a parameter's gradient goes to its
-// AccumulateGrad.
 void OperatorHook::StartNode(const at::RecordFunction& function) {
   if (listener_.begins) listener_.begins(function.name());
   if (!status_.ok()) return;
   if (node_) node_();
-  const auto node = torch::autograd::get_current_node();
-  if (!node || !IsUsersOwn(*node)) return;
-
-  touched_.clear();
-  for (const torch::autograd::Edge& edge : node->next_edges()) {
-    const auto* sink = dynamic_cast<const torch::autograd::AccumulateGrad*>(edge.function.get());
-    if (sink == nullptr) continue;
-    const uint32_t parameter = binding_->ParameterOf(sink->variable);
-    if (parameter != StorageBinding::kNoParameter) touched_.push_back(parameter);
-  }
+  FindParametersOfNode(find_, &touched_);
   TellOfUses();
   if (!touched_.empty()) Before(&function, function.name());
 }

@@ -33,6 +33,7 @@
 
 #include "base/status.h"
 #include "trainer/cache/parameter_cache.h"
+#include "trainer/hooks/operator_inputs.h"
 #include "trainer/hooks/storage_binding.h"
 
 namespace at {
@@ -117,6 +118,7 @@ class OperatorHook {
 
   ParameterCache* cache_;
   StorageBinding* binding_;
+  const FindParameter find_;    // in the binding
   std::vector<uint32_t> uses_;  // by ParameterId: operators in flight that use it
   // Reused, so that an operator whose chunks are present allocates nothing.
   std::vector<ParameterId> touched_;

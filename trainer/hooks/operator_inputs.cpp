@@ -4,9 +4,13 @@
 #include <functional>
 #include <optional>
 #include <string_view>
+#include <typeindex>
 #include <unordered_map>
 
 #include <ATen/record_function.h>
+#include <c10/util/Type.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 namespace tidepool::trainer {
 namespace {
@@ -106,6 +110,19 @@ uint32_t Used(const Find& find, const at::RecordFunction& function,
   return written;
 }
 
+// True for a backward node whose code is not LibTorch's. Each type is checked once.
+bool IsUsersOwn(const torch::autograd::Node& node) {
+  thread_local std::unordered_map<std::type_index, bool> known;
+  const auto [entry, is_new] = known.try_emplace(typeid(node), false);
+  if (is_new) {
+    const std::string type = c10::demangle(typeid(node).name());
+    entry->second = type.starts_with("torch::autograd::PyNode") ||
+                    type.starts_with("torch::autograd::CppNode") ||
+                    !type.starts_with("torch::autograd::");
+  }
+  return entry->second;
+}
+
 }  // namespace
 
 uint32_t FindParametersUsed(const StorageBinding& binding, const at::RecordFunction& function,
@@ -126,6 +143,18 @@ std::vector<ParameterId> ParametersRead(const FindParameter& find,
   std::vector<ParameterId> reads;
   Used(find, function, &reads);
   return reads;
+}
+
+// The node's outgoing edges tell the function's inputs: a parameter's gradient goes to its
+// AccumulateGrad.
+void FindParametersOfNode(const FindParameter& find, std::vector<ParameterId>* reads) {
+  reads->clear();
+  const auto node = torch::autograd::get_current_node();
+  if (!node || !IsUsersOwn(*node)) return;
+  for (const torch::autograd::Edge& edge : node->next_edges()) {
+    const auto* sink = dynamic_cast<const torch::autograd::AccumulateGrad*>(edge.function.get());
+    if (sink != nullptr) Collect(find, sink->variable, reads);
+  }
 }
 
 }  // namespace tidepool::trainer

@@ -33,4 +33,9 @@ using FindParameter = std::function<uint32_t(const at::Tensor&)>;
 std::vector<ParameterId> ParametersRead(const FindParameter& find,
                                         const at::RecordFunction& function);
 
+// Fills `reads` with the parameters passed to the function whose backward node runs now on this
+// thread, if that function is a user's own (an autograd::Function, from C++ or Python); clears it
+// first. LibTorch's own nodes read through operators.
+void FindParametersOfNode(const FindParameter& find, std::vector<ParameterId>* reads);
+
 }  // namespace tidepool::trainer

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "trainer/model/checkpoint.h"
 #include "trainer/model/gpt_init.h"
+#include "trainer/model/loss/tiled_loss.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -146,8 +147,12 @@ at::Tensor Gpt::Loss(const at::Tensor& tokens, const at::Tensor& targets) {
 }
 
 at::Tensor Gpt::LossBehind(const at::Tensor& hidden, const at::Tensor& targets) {
-  const at::Tensor logits =
-      at::linear(LastNorm(hidden), given_head_.defined() ? given_head_ : head_);
+  const at::Tensor& head = given_head_.defined() ? given_head_ : head_;
+  if (vocab_tiles_ > 1) {
+    return TiledCrossEntropy(LastNorm(hidden).view({-1, shape_.hidden}), head,
+                             targets.reshape({-1}), vocab_tiles_);
+  }
+  const at::Tensor logits = at::linear(LastNorm(hidden), head);
   return at::cross_entropy_loss(logits.view({-1, shape_.vocab}).to(at::kFloat),
                                 targets.reshape({-1}));
 }

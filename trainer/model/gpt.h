@@ -42,6 +42,10 @@ class Gpt : public torch::nn::Module {
     store_ = std::move(store);
   }
 
+  // Computes the loss in so many tiles of the vocabulary (trainer/model/loss/tiled_loss.h); 1: all
+  // logits at once. At most V.
+  void SetVocabTiles(uint32_t tiles) { vocab_tiles_ = tiles; }
+
   // tokens: int64 [B][T]. Returns logits [B][T][V].
   at::Tensor Forward(const at::Tensor& tokens);
   // Mean cross entropy in fp32 of predicting targets: int64 [B][T] from tokens. With experts, and
@@ -86,6 +90,7 @@ class Gpt : public torch::nn::Module {
   LoraShape lora_;
   bool checkpointing_ = false;
   std::shared_ptr<ActivationStore> store_;
+  uint32_t vocab_tiles_ = 1;
   at::Tensor wte_, wpe_;   // [V][C], [context][C]; wpe_ only in GPT-2's form
   at::Tensor head_;        // [V][C]; the same tensor as wte_ if tied
   at::Tensor given_head_;  // set by SetHead

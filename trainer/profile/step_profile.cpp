@@ -1,5 +1,6 @@
 #include "trainer/profile/step_profile.h"
 
+#include <algorithm>
 #include <exception>
 #include <string>
 #include <utility>
@@ -79,6 +80,7 @@ StepProfile Run(const ProfileTask& task) {
   Gpt model(task.shape, options.dtype(TypeOf(task.dtype)), task.lora,
             TokenExchange(task.experts, TokenMover()));
   model.SetCheckpointing(task.checkpointing);
+  model.SetVocabTiles(std::min(task.vocab_tiles, task.shape.vocab));
 
   StepRecorder recorder(&bytes);
   const std::vector<int64_t> sizes{static_cast<int64_t>(task.sequences),

@@ -29,6 +29,7 @@ struct ProfileTask {
   DType dtype = DType::kF32;
   uint64_t sequences = 1, tokens = 1;  // of one rank's micro-batch
   bool checkpointing = false;
+  uint32_t vocab_tiles = 1;  // of the loss (trainer/model/loss/tiled_loss.h)
   // Where each stage of a staged step ends (trainer/pipeline/staged_step.h); empty: one micro-batch
   // goes through the whole model.
   std::vector<uint32_t> stage_ends = {};

@@ -53,6 +53,8 @@ struct StepRecorder::State {
   };
 
   static std::unique_ptr<at::ObserverContext> Begin(const at::RecordFunction& function);
+  // A user's own backward node holds the parameters that were passed to its function.
+  static std::unique_ptr<at::ObserverContext> BeginNode(const at::RecordFunction& node);
   static void End(const at::RecordFunction& function, at::ObserverContext* context);
 
   uint32_t NoteOf(const at::Tensor& tensor) const {
@@ -69,7 +71,7 @@ struct StepRecorder::State {
   std::vector<at::Tensor> parameters;
   std::unordered_map<const c10::StorageImpl*, uint32_t> notes;
   uint32_t computing = 0;  // nested matrix products in flight
-  at::CallbackHandle handle = 0;
+  at::CallbackHandle operators = 0, nodes = 0;
   bool watches = false;
   StepProfile profile;
 };
@@ -100,6 +102,18 @@ std::unique_ptr<at::ObserverContext> StepRecorder::State::Begin(
   return open;
 }
 
+std::unique_ptr<at::ObserverContext> StepRecorder::State::BeginNode(const at::RecordFunction&) {
+  State& now = *static_cast<State*>(recording);
+  std::vector<uint32_t> notes;
+  FindParametersOfNode([&now](const at::Tensor& tensor) { return now.NoteOf(tensor); }, &notes);
+  if (notes.empty()) return nullptr;
+
+  auto open = std::make_unique<Open>();
+  open->reads = true;
+  now.profile.trace.events.push_back({UseEvent::Kind::kBegin, std::move(notes)});
+  return open;
+}
+
 void StepRecorder::State::End(const at::RecordFunction&, at::ObserverContext* context) {
   if (context == nullptr || recording == nullptr) return;
   State& now = *static_cast<State*>(recording);
@@ -110,7 +124,8 @@ void StepRecorder::State::End(const at::RecordFunction&, at::ObserverContext* co
 
 void StepRecorder::State::Remove() {
   if (!std::exchange(watches, false)) return;
-  at::removeCallback(handle);
+  at::removeCallback(operators);
+  at::removeCallback(nodes);
   recording = nullptr;
   for (const at::Tensor& parameter : parameters) {
     if (parameter.requires_grad())
@@ -145,9 +160,13 @@ void StepRecorder::Watch(std::vector<at::Tensor> parameters, const std::vector<b
 
   state.profile.buffer_bytes = state.bytes->live() - state.before;
   state.bytes->ForgetPeak();
-  state.handle = at::addThreadLocalCallback(at::RecordFunctionCallback(&State::Begin, &State::End)
-                                                .needsInputs(true)
-                                                .scopes({at::RecordScope::FUNCTION}));
+  state.operators =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(&State::Begin, &State::End)
+                                     .needsInputs(true)
+                                     .scopes({at::RecordScope::FUNCTION}));
+  state.nodes =
+      at::addThreadLocalCallback(at::RecordFunctionCallback(&State::BeginNode, &State::End)
+                                     .scopes({at::RecordScope::BACKWARD_FUNCTION}));
   state.watches = true;
 }
 

@@ -55,6 +55,7 @@ Result<std::unique_ptr<RunModel>> RunModel::Make(const RunModelParts& parts) {
   made->model_->SetCheckpointing(
       options.model.activation_checkpointing,
       options.model.offload_activations ? std::make_shared<ActivationStore>() : nullptr);
+  made->model_->SetVocabTiles(options.model.vocab_tiles);
   TP_RETURN_IF_ERROR(made->MakeEngine());
   if (parts.foresees)
     TP_RETURN_IF_ERROR(parts.plan.stages ? made->ForeseeStages() : made->ForeseeSteps());

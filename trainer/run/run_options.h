@@ -24,6 +24,7 @@ struct ModelOptions {
   uint64_t seed = 1;                  // for weights, batches and the first step's evictions
   bool activation_checkpointing = false;
   bool offload_activations = false;  // with checkpointing: kept activations go to host memory
+  uint32_t vocab_tiles = 1;          // of the loss; 1: all logits at once
 };
 
 // Adapters (LoRA) over a saved model, which stays unchanged.

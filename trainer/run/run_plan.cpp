@@ -67,6 +67,16 @@ Status CheckContext(const GptShape& shape, const RunOptions& options) {
       .Fix("give at most --context " + std::to_string(shape.context));
 }
 
+Status CheckVocabTiles(const GptShape& shape, const RunOptions& options) {
+  const uint32_t tiles = options.model.vocab_tiles;
+  if (tiles <= shape.vocab) return {};
+  return Status(ErrorId::kUsageError, "a vocabulary of " + std::to_string(shape.vocab) +
+                                          " entries has no " + std::to_string(tiles) + " tiles")
+      .Where("--vocab-tiles " + std::to_string(tiles))
+      .Why("each tile holds one entry at least; from about 1,000 an operator is no slower for it")
+      .Fix("give --vocab-tiles " + std::to_string(std::max(1U, shape.vocab / 4096)) + " or fewer");
+}
+
 Result<LoraShape> LoraOf(const GptShape& shape, const AdapterOptions& adapters) {
   if (adapters.rank > 0)
     return MakeLoraShape(shape, adapters.rank, adapters.alpha, adapters.targets);
@@ -234,6 +244,7 @@ Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank
   TP_ASSIGN_OR_RETURN(shape, WithExperts(shape, options));
   TP_RETURN_IF_ERROR(CheckNoExperts(shape, options));
   TP_RETURN_IF_ERROR(CheckContext(shape, options));
+  TP_RETURN_IF_ERROR(CheckVocabTiles(shape, options));
   TP_ASSIGN_OR_RETURN(RunPlan plan, MakeRunPlan(shape, options, world, rank, job));
   plan.from = std::move(from);
   return plan;

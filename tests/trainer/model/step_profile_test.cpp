@@ -81,6 +81,7 @@ uint64_t MeasuredOnTheHost(const ProfileTask& task) {
   auto model = std::make_unique<Gpt>(task.shape, at::TensorOptions().dtype(type), task.lora);
   InitGpt(model.get(), 3);
   model->SetCheckpointing(task.checkpointing);
+  model->SetVocabTiles(task.vocab_tiles);
   for (const auto& item : model->named_parameters()) {
     if (!item.value().requires_grad() || item.key() == "wte.weight") continue;
     torch::autograd::impl::set_post_acc_grad_hooks(item.value(), std::make_unique<Leaves>());
@@ -125,6 +126,14 @@ TEST(StepProfile, IsWhatARealStepAsksOfTheHost) {
   for (const bool checkpointing : {false, true})
     tasks.push_back({llama, {}, DType::kF32, 3, 96, checkpointing});
 
+  // Tiles of the vocabulary, as many as make other tensors the largest, and fewer.
+  for (const uint32_t tiles : {2U, 10U}) {
+    tasks.push_back({llama, {}, DType::kF32, 3, 96, true});
+    tasks.back().vocab_tiles = tiles;
+    tasks.push_back({Shape(2, 2, 128, 997), {}, DType::kF32, 2, 128, false});
+    tasks.back().vocab_tiles = tiles;
+  }
+
   // One expert has all tokens, as its profile foresees.
   GptShape experts = llama;
   experts.moe = {.every = 2, .experts = 1, .top_k = 1, .width = 96, .z = 0.1F};
@@ -135,7 +144,8 @@ TEST(StepProfile, IsWhatARealStepAsksOfTheHost) {
       {adapted, MakeLoraShape(adapted, 4, 8, "all").value(), DType::kF32, 2, 64, false});
   for (const ProfileTask& task : tasks) {
     SCOPED_TRACE(std::to_string(task.shape.layers) + " layers, " + NameOf(task.dtype) +
-                 (task.checkpointing ? ", checkpointing" : ""));
+                 (task.checkpointing ? ", checkpointing" : "") + ", " +
+                 std::to_string(task.vocab_tiles) + " tiles");
     const double predicted = static_cast<double>(Profiled(task).activation_bytes),
                  measured = static_cast<double>(MeasuredOnTheHost(task));
     const bool exact = task.dtype == DType::kF32;

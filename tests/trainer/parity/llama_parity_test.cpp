@@ -60,6 +60,19 @@ TEST(LlamaParity, BitsDoNotDependOnRcacheChunksOrRecomputation) {
   EXPECT_TRUE(SameBits(TrainThroughServer(options), baseline));
 }
 
+TEST(LlamaParity, TilesOfTheVocabularyMatchPlainTrainingWhateverTheRcache) {
+  for (const bool tied : {false, true}) {
+    SCOPED_TRACE(tied ? "tied" : "a head of its own");
+    RigOptions options = LlamaRig(tied);
+    options.run.optimizer.clip = 0;
+    options.run.model.vocab_tiles = 5;
+    const RigResult tiled = TrainThroughServer(options);
+    ExpectLike(tiled, TrainPlain(options), 1e-5, 1e-4);
+    options.run.memory.rcache = "15%";
+    EXPECT_TRUE(SameBits(TrainThroughServer(options), tiled));
+  }
+}
+
 TEST(LlamaParity, RanksMoveWhatThePlanSays) {
   RigOptions options = LlamaRig();
   options.world = 2;

@@ -108,7 +108,8 @@ void ExpectToBeForeseen(const RigOptions& options) {
                    .dtype = plan.layout.dtype,
                    .sequences = options.run.data.batch / options.world,
                    .tokens = options.run.data.context,
-                   .checkpointing = options.run.model.activation_checkpointing});
+                   .checkpointing = options.run.model.activation_checkpointing,
+                   .vocab_tiles = options.run.model.vocab_tiles});
   ASSERT_TRUE(profile.ok()) << profile.status().Format();
   const AccessSchedule order =
       ForeseeOrder(profile.value().trace, plan.layout, 0, options.run.training.micro_batches);
@@ -130,6 +131,20 @@ TEST(TheOrderOfAGpt, IsForeseen) {
   options.world = 2;
   options.run.training.micro_batches = 2;
   options.separate_while_recording = true;
+  ExpectToBeForeseen(options);
+}
+
+// The head's chunk is held while the loss's own backward runs, and not by each tile's operators.
+TEST(TheOrderOfAGpt, IsForeseenWithTilesOfTheVocabulary) {
+  RigOptions options = SmallRig("40%");
+  options.run.model.vocab_tiles = 3;
+  ExpectToBeForeseen(options);
+  options.shape.form = ModelForm::kLlama;
+  options.shape.llama = {.kv_heads = options.shape.heads,
+                         .head_size = options.shape.hidden / options.shape.heads,
+                         .mlp = 80};
+  options.run.memory.chunk_size = "32KiB";
+  options.run.training.micro_batches = 2;
   ExpectToBeForeseen(options);
 }
 

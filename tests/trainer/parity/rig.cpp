@@ -151,6 +151,7 @@ class RigRank {
     model_ = std::make_unique<Gpt>(
         plan_.shape, torch::TensorOptions().dtype(TorchType(options_.run.model.dtype)), plan_.lora);
     model_->SetCheckpointing(options_.run.model.activation_checkpointing);
+    model_->SetVocabTiles(options_.run.model.vocab_tiles);
     const auto named = model_->named_parameters();
     std::vector<at::Tensor> tensors;
     for (const ParameterPlace& place : plan_.layout.parameters)
