@@ -4,49 +4,24 @@
 #include <array>
 #include <vector>
 
-#include "base/picture/chart.h"
-#include "base/picture/palette.h"
 #include "base/units.h"
+#include "trainer/advice/picture/svg_parts.h"
 
 namespace tidepool::trainer {
 namespace {
 
 // In pixels.
-constexpr double kWidth = 1280, kLeft = 124, kRight = 24;
-constexpr double kPlot = kWidth - kLeft - kRight;
-constexpr double kTitleY = 30, kLegendY = 48, kLanesY = 84;
+constexpr double kWidth = kPictureSizes.width, kLeft = kPictureSizes.left;
+constexpr double kRight = kPictureSizes.right, kPlot = kPictureSizes.plot();
+constexpr double kLegendY = 48, kLanesY = 84;
 constexpr double kLane = 22, kThinLane = 12, kGap = 6, kComplexGap = 16;
-constexpr double kAxis = 44, kDigit = 7;
+constexpr double kAxis = kPictureSizes.axis, kDigit = kPictureSizes.digit;
 
 // Styles in addition to the palette's.
 constexpr const char* kStyle =
     R"(.paper{fill:var(--card);stroke:var(--line)}.lane{fill:var(--faint)}
 .forward{fill:var(--coming)}.backward{fill:var(--complete)}.weights{fill:var(--nvme)}.tensors{fill:var(--held)}.sums{fill:var(--updating)}
 svg .head{font-weight:bold;font-size:16px}svg .small{fill:var(--soft)}svg .number{font-size:11px;fill:#17212b;text-anchor:middle})";
-
-std::string Pixels(double value) {
-  return FormatFixed(value, 2);
-}
-
-std::string Text(const char* kind, double x, double y, const std::string& text) {
-  return std::string("  <text class=\"") + kind + "\" x=\"" + Pixels(x) + "\" y=\"" + Pixels(y) +
-         "\">" + InPage(text) + "</text>\n";
-}
-
-struct Box {
-  double x = 0, y = 0, width = 0, height = 0;
-};
-
-std::string Rect(const char* kind, const Box& box) {
-  return std::string("  <rect class=\"") + kind + "\" x=\"" + Pixels(box.x) + "\" y=\"" +
-         Pixels(box.y) + "\" width=\"" + Pixels(box.width) + "\" height=\"" + Pixels(box.height) +
-         "\"/>\n";
-}
-
-std::string VerticalLine(const char* kind, double x, double from, double to) {
-  return std::string("  <line class=\"") + kind + "\" x1=\"" + Pixels(x) + "\" y1=\"" +
-         Pixels(from) + "\" x2=\"" + Pixels(x) + "\" y2=\"" + Pixels(to) + "\"/>\n";
-}
 
 const char* KindOf(const Copy& copy) {
   if (copy.kind == CopyKind::kWeights) return "weights";
@@ -97,7 +72,7 @@ class Picture {
   }
 
   // Rounds both ends, so that neighbours touch and never overlap.
-  Box BoxOf(int64_t start_ns, int64_t end_ns, double y, double height) const {
+  SvgBox BoxOf(int64_t start_ns, int64_t end_ns, double y, double height) const {
     const auto rounded = [](double x) {
       return static_cast<double>(static_cast<int64_t>(x * 100)) / 100;
     };
@@ -106,16 +81,11 @@ class Picture {
   }
 
   std::string Head(double height) const {
-    std::string text = "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 " + Pixels(kWidth) +
-                       " " + Pixels(height) + "\" width=\"" + Pixels(kWidth) + "\" height=\"" +
-                       Pixels(height) + "\" role=\"img\" aria-labelledby=\"title desc\">\n";
-    text += "  <title id=\"title\">" + InPage(title_) + "</title>\n";
-    text +=
-        "  <desc id=\"desc\">One step of a pipeline over time: which stage each GPU computes, "
-        "forward and backward, and what each root complex copies up and down.</desc>\n";
-    text += "  <style>\n" + PictureStyle(PictureHome::kFile) + kStyle + "\n  </style>\n";
-    text += Rect("paper", {0.5, 0.5, kWidth - 1, height - 1});
-    text += Text("head", kLeft, kTitleY, title_);
+    std::string text = SvgHead(
+        title_,
+        "One step of a pipeline over time: which stage each GPU computes, forward and backward, "
+        "and what each root complex copies up and down.",
+        kStyle, height);
 
     constexpr std::array<std::array<const char*, 2>, 5> kLegend{
         {{"forward", "forward, number of the stage"},
@@ -126,8 +96,8 @@ class Picture {
 
     double x = kLeft;
     for (const auto& [kind, words] : kLegend) {
-      text += Rect(kind, {x, kLegendY, 14, 14});
-      text += Text("small", x + 20, kLegendY + 11, words);
+      text += SvgRect(kind, {x, kLegendY, 14, 14});
+      text += SvgText("small", x + 20, kLegendY + 11, words);
       x += 44 + kDigit * static_cast<double>(std::string(words).size());
     }
     return text;
@@ -143,28 +113,27 @@ class Picture {
 
     std::string text;
     for (int64_t at = 0; at <= step_ns_; at += tick) {
-      text += VerticalLine("grid", XOf(at), kLanesY - 6, y);
-      text += Text("small middle", XOf(at), y + 14,
-                   FormatFixed(static_cast<double>(at) / unit, digits));
+      text += SvgVerticalLine("grid", XOf(at), kLanesY - 6, y);
+      text += SvgText("small middle", XOf(at), y + 14,
+                      FormatFixed(static_cast<double>(at) / unit, digits));
     }
-    text += "  <line class=\"axis\" x1=\"" + Pixels(kLeft) + "\" y1=\"" + Pixels(y) + "\" x2=\"" +
-            Pixels(kWidth - kRight) + "\" y2=\"" + Pixels(y) + "\"/>\n";
-    return text + Text("small end", kWidth - kRight, y + 32,
-                       seconds ? "seconds from the begin of the step"
-                               : "milliseconds from the begin of the step");
+    text += SvgHorizontalLine("axis", y, kLeft, kWidth - kRight);
+    return text + SvgText("small end", kWidth - kRight, y + 32,
+                          seconds ? "seconds from the begin of the step"
+                                  : "milliseconds from the begin of the step");
   }
 
   void AddLane(const std::string& name, double y, double height) {
-    lanes_ += Text("small end", kLeft - 8, y + height / 2 + 4, name);
-    lanes_ += Rect("lane", {kLeft, y, kPlot, height});
+    lanes_ += SvgText("small end", kLeft - 8, y + height / 2 + 4, name);
+    lanes_ += SvgRect("lane", {kLeft, y, kPlot, height});
   }
 
   void AddGpu(uint32_t gpu, double y) {
     AddLane("GPU " + std::to_string(gpu), y, kLane);
     for (const ComputeSpan& span : schedule_.computes) {
       if (span.gpu == gpu)
-        lanes_ += Rect(span.backward ? "backward" : "forward",
-                       BoxOf(span.start_ns, span.end_ns, y, kLane));
+        lanes_ += SvgRect(span.backward ? "backward" : "forward",
+                          BoxOf(span.start_ns, span.end_ns, y, kLane));
     }
 
     for (uint32_t stage = 0; stage < way_.task.stages.size(); ++stage) {
@@ -188,7 +157,7 @@ class Picture {
     const std::string number = std::to_string(stage + 1);
     const double from = XOf(longest_start), behind = XOf(longest_end);
     if (behind - from > kDigit * static_cast<double>(number.size() + 1))
-      lanes_ += Text("number", (from + behind) / 2, y + kLane / 2 + 4, number);
+      lanes_ += SvgText("number", (from + behind) / 2, y + kLane / 2 + 4, number);
   }
 
   void AddLink(uint32_t complex, bool up, double y) {
@@ -196,7 +165,7 @@ class Picture {
     for (const CopySpan& span : schedule_.spans) {
       const Copy& copy = schedule_.copies[span.copy];
       if (copy.up() == up && way_.task.topology.ComplexOf(copy.gpu) == complex)
-        lanes_ += Rect(KindOf(copy), BoxOf(span.start_ns, span.end_ns, y, kThinLane));
+        lanes_ += SvgRect(KindOf(copy), BoxOf(span.start_ns, span.end_ns, y, kThinLane));
     }
   }
 

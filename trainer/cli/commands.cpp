@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/system/whole_file.h"
 #include "client/job_spec.h"
 #include "client/admin/ask_gpus.h"
 #include "device/gpu_list.h"
@@ -23,6 +24,7 @@
 #include "trainer/run/describe_plan.h"
 #include "trainer/run/run_plan.h"
 #include "trainer/advice/limits/run_limits.h"
+#include "trainer/advice/picture/plan_picture.h"
 #include "trainer/advice/pipeline_run.h"
 #include "trainer/advice/settle_rcache.h"
 #include "trainer/advice/settle_pipeline.h"
@@ -113,6 +115,34 @@ Result<std::optional<RunLimits>> LimitsOf(const RunOptions& options, const RunPl
   return std::optional(std::move(limits));
 }
 
+// Writes the picture of the rCache over a step.
+Status DrawPlan(const RunOptions& options, const RunPlan& plan) {
+  TP_ASSIGN_OR_RETURN(const StepProfile profile, ProfileRun(plan, options));
+  const AccessSchedule order =
+      ForeseeOrder(profile.trace, plan.layout, plan.rank, options.training.micro_batches);
+  const uint64_t least = SmallestRcache(order, EvictableMask(plan.layout));
+
+  if (plan.rcache.blocks < least) {
+    const std::string fits = std::to_string(plan.layout.RcacheBytes(plan.rank, least));
+    return Status(ErrorId::kRcacheTooSmall, "this order of use needs " + std::to_string(least) +
+                                                " blocks, and --rcache " + options.memory.rcache +
+                                                " is " + std::to_string(plan.rcache.blocks))
+        .Where("--svg " + options.output.svg_file)
+        .Fix("give --rcache " + fits + " or more, or --rcache auto with --device-memory SIZE");
+  }
+
+  const std::string title =
+      plan.shape.name + ", " + options.model.dtype + ": " +
+      (plan.way ? "--plan " + plan.way->way.name : "--rcache " + options.memory.rcache) +
+      ", rank " + std::to_string(plan.rank) + " of " + std::to_string(plan.layout.world);
+  return WriteWholeFile(options.output.svg_file,
+                        PlanSvg(order, plan.layout, plan.rcache.blocks, title));
+}
+
+std::string PictureLine(const std::string& file) {
+  return file.empty() ? "" : "picture   " + file + ": the rCache over a step\n";
+}
+
 Status Estimate(RunOptions options) {
   uint32_t world = options.ranks;
   if (world == 0) {
@@ -145,6 +175,8 @@ Status Estimate(RunOptions options) {
     TP_RETURN_IF_ERROR(OpenRunCorpus(options, plan.shape, world, 0, plan.from.get()).status());
   TP_ASSIGN_OR_RETURN(const std::optional<GpuEstimate> gpu, OfGpu(options, &plan));
 
+  if (!options.output.svg_file.empty()) TP_RETURN_IF_ERROR(DrawPlan(options, plan));
+
   const HostFit fit = JudgeHost(options, plan, !gpu, ReadMemoryBudget());
   TP_ASSIGN_OR_RETURN(const std::optional<RunLimits> limits,
                       LimitsOf(options, plan, RoomFor(plan, gpu ? &*gpu : nullptr, fit), fit.fits));
@@ -152,7 +184,7 @@ Status Estimate(RunOptions options) {
                     ? PlanJson(plan, gpu ? &*gpu : nullptr, limits ? &*limits : nullptr) + "\n"
                     : DescribePlan(plan) + DescribeGpuStates(plan) +
                           (gpu ? DescribeGpu(*gpu) : "") + (limits ? DescribeLimits(*limits) : "") +
-                          DescribeFit(fit));
+                          DescribeFit(fit) + PictureLine(options.output.svg_file));
   return {};
 }
 

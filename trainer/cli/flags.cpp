@@ -207,6 +207,14 @@ Commands AddCommands(CLI::App* app, CommandLine* line, std::string* shell) {
 
   commands.estimate->add_option("--ranks", o->ranks, "for so many ranks")->capture_default_str();
   AddPipelineFlags(commands.estimate, o);
+
+  commands.estimate
+      ->add_option("--svg", o->output.svg_file,
+                   "a picture of the rCache over a step: which chunks are there, come and go when")
+      ->group("output")
+      ->type_name("FILE.svg")
+      ->excludes("--pipeline");
+
   for (CLI::App* command : {commands.run, commands.estimate})
     command->add_flag("--json", o->output.json, "the plan as JSON on stdout")->group("output");
   AddDeviceFlag(commands.doctor, &o->device);

@@ -119,7 +119,8 @@ struct OutputOptions {
   uint64_t log_every = 1;  // steps between progress lines, when not on a terminal
   bool quiet = false, verbose = false;
   bool dry_run = false;
-  bool json = false;  // `estimate` and --dry-run: JSON instead of a table
+  bool json = false;     // `estimate` and --dry-run: JSON instead of a table
+  std::string svg_file;  // `estimate`: a picture of the rCache over a step; empty: none
 };
 
 // Checkpoints during training.
