@@ -50,6 +50,7 @@ class Options:
     job: str = ""
     dtype: DTypeLike = None
     rcache: Union[str, int] = "auto"
+    plan: str = ""
     chunk_size: Union[str, int] = "auto"
     device: str = "cpu"
     resume: str = "auto"
@@ -119,6 +120,7 @@ def settings(options: Options, dtype: torch.dtype, rule: Rule, place: Tuple[str,
         "job": options.job,
         "dtype": dtype_name(dtype),
         "rcache": str(options.rcache),
+        "plan": str(options.plan),
         "chunk_size": str(options.chunk_size),
         "device": str(options.device),
         "socket_dir": socket_dir,

@@ -21,6 +21,7 @@ def wrap(
     job: str = "",
     dtype: DTypeLike = None,
     rcache: Union[str, int] = "auto",
+    plan: str = "",
     chunk_size: Union[str, int] = "auto",
     device: str = "cpu",
     resume: str = "auto",
@@ -54,6 +55,9 @@ def wrap(
         rcache: memory on this rank's device for weights used by operators: a share of the parameters that are not resident, such as
             "25%", or a size, such as "2GiB" (an int is bytes); "auto": with an ``example``, the least without noticeable loss (on a GPU
             what fits beside activations); otherwise, and with several ranks, a quarter; at least 64 MiB and four chunks.
+        plan: how ranks hold the weights: "ddp" (each fetches whole chunks, gradients are all-reduced), "zero2" (all stay on the device,
+            gradients are reduce-scattered), "zero3" (as few as the order of use allows; needs an ``example``), "auto" (what saves
+            transfers); ``rcache`` is a limit then. "": rcache says it all. Weights have the same bits under every plan.
         chunk_size: size of the unit of transfer: "auto", or a size.
         device: "cpu", "cuda" (the local rank's) or "cuda:N".
         resume: "auto" continues a job of that name at the server; "never" refuses to touch it.
@@ -83,6 +87,7 @@ def wrap(
         job=job,
         dtype=dtype,
         rcache=rcache,
+        plan=plan,
         chunk_size=chunk_size,
         device=device,
         resume=resume,

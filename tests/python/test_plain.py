@@ -266,6 +266,33 @@ class Watching(unittest.TestCase, common.Checks):
         tidepool.close(model)
 
 
+class Plans(unittest.TestCase):
+    def test_every_plan_trains_the_same_bits(self):
+        found = {}
+        for plan in ("", "ddp", "zero2", "zero3", "auto"):
+            torch.manual_seed(2)
+            model = common.wrap(common.mlp(layers=8), plan=plan, rcache="auto", chunk_size="4KiB", example=torch.zeros(4, 8))
+            optimizer = tidepool.optim.AdamW(model.parameters(), lr=1e-2)
+            for batch in common.mlp_batches(3):
+                common.mlp_loss(model, batch).backward()
+                optimizer.step()
+            with tidepool.gathered(model) as values:
+                found[plan] = {name: value.clone() for name, value in values.items()}
+            if plan == "zero3":
+                self.assertLess(tidepool.memory(model).rcache_bytes, tidepool.memory(model).parameter_bytes)
+            tidepool.close(model)
+        for plan, values in found.items():
+            self.assertEqual(common.farthest(values, found[""]), 0, plan)
+
+    def test_a_plan_that_does_not_exist_or_fit_says_what_would(self):
+        for options, wanted in (({"plan": "zero4"}, "ddp, zero2, zero3 or auto"), ({"plan": "zero2", "rcache": "30%"}, "give rcache=")):
+            model = common.wrap(common.mlp(layers=8), chunk_size="4KiB", **options)
+            with self.assertRaises(tidepool.TidepoolError) as caught:
+                tidepool.optim.AdamW(model.parameters())
+            self.assertIn(wanted, str(caught.exception))
+            tidepool.close(model)
+
+
 class Looking(unittest.TestCase):
     def test_gathers_what_is_asked_for(self):
         model = common.wrap(common.mlp())

@@ -27,7 +27,7 @@ def place():
     return tuple(int(os.environ[each]) for each in name)
 
 
-def train_here(out, with_group=False, with_example=False):
+def train_here(out, with_group=False, with_example=False, plan=""):
     """On each rank: trains on its share of each batch, and writes down what it saw and where the weights came to.
 
     `with_group`: the program has a process group of its own, and sums in it wherever the engine may have something in flight.
@@ -44,7 +44,8 @@ def train_here(out, with_group=False, with_example=False):
     if with_group:
         torch.distributed.init_process_group("gloo")
     example = torch.zeros(4 + 30 * rank, 8) if with_example else None
-    model = common.wrap(common.mlp(), rcache="50%", chunk_size="8KiB", gradient_accumulation_steps=2, example=example)
+    rcache = "auto" if plan else "50%"
+    model = common.wrap(common.mlp(), rcache=rcache, plan=plan, chunk_size="8KiB", gradient_accumulation_steps=2, example=example)
     optimizer = tidepool.optim.AdamW(model.parameters(), lr=1e-2, max_grad_norm=0.5)
     sum_up(1)
     losses, norms = [], []
@@ -123,13 +124,13 @@ class Ranks(unittest.TestCase, common.Checks):
             "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_TASKS_PER_NODE": "2",
             "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_NODELIST": "localhost",
         }  # fmt: skip
-        for launcher in (accelerate, srun):
+        for launcher, how in ((accelerate, "--train"), (srun, "--train-by-ddp")):
             with self.subTest(launcher=launcher("0")):
-                self.run_two(launcher)
+                self.run_two(launcher, how)
                 self.assert_as_one()
 
-    def run_two(self, variables_of):
-        words = [sys.executable, __file__, "--train", self.folder]
+    def run_two(self, variables_of, how):
+        words = [sys.executable, __file__, how, self.folder]
         ranks = [
             subprocess.Popen(words, env={**os.environ, **variables_of(str(rank))}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             for rank in range(2)
@@ -180,8 +181,9 @@ class Ranks(unittest.TestCase, common.Checks):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] in (["--train"], ["--train-with-group"], ["--train-with-example"]):
-        train_here(sys.argv[2], with_group=sys.argv[1].endswith("group"), with_example=sys.argv[1].endswith("example"))
+    if sys.argv[1:2] in (["--train"], ["--train-with-group"], ["--train-with-example"], ["--train-by-ddp"]):
+        plan = "ddp" if sys.argv[1].endswith("ddp") else ""
+        train_here(sys.argv[2], with_group=sys.argv[1].endswith("group"), with_example=sys.argv[1].endswith("example"), plan=plan)
     elif sys.argv[1:2] == ["--other-weights"]:
         begin_with_other_weights()
     else:

@@ -145,12 +145,20 @@ TEST(ModuleSettingsTest, AnUnknownKeyIsRefusedWithTheKnownOnes) {
 }
 
 TEST(ModuleSettingsTest, AValueOfAnotherKindIsRefusedByItsKey) {
-  const std::pair<const char*, const char*> texts[] = {
-      {"job", "1"},         {"resume", "true"},         {"queue_timeout", "60"},
-      {"socket_dir", "[]"}, {"rejoin_timeout", "null"}, {"server_timeout", "1.5"},
-      {"pool", "1024"},     {"memserver", "{}"},        {"dtype", "32"},
-      {"rcache", "0.5"},    {"chunk_size", "1"},        {"device", "0"},
-      {"note", "[\"a\"]"}};
+  const std::pair<const char*, const char*> texts[] = {{"job", "1"},
+                                                       {"resume", "true"},
+                                                       {"queue_timeout", "60"},
+                                                       {"socket_dir", "[]"},
+                                                       {"rejoin_timeout", "null"},
+                                                       {"server_timeout", "1.5"},
+                                                       {"pool", "1024"},
+                                                       {"memserver", "{}"},
+                                                       {"dtype", "32"},
+                                                       {"rcache", "0.5"},
+                                                       {"plan", "2"},
+                                                       {"chunk_size", "1"},
+                                                       {"device", "0"},
+                                                       {"note", "[\"a\"]"}};
   for (const auto& [key, value] : texts) {
     EXPECT_THAT(Refused("{\"" + std::string(key) + "\": " + value + "}"),
                 HasSubstr("\"" + std::string(key) + "\" is not a text"));

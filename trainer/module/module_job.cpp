@@ -91,7 +91,9 @@ Result<ModulePlan> ModuleJob::Plan() const {
         .Fix("choose states \"fp32\", or train some parameters in bf16");
   }
 
-  TP_ASSIGN_OR_RETURN(plan.rcache, PlanModuleRcache(plan.layout, run, place_, by));
+  TP_ASSIGN_OR_RETURN(const ModuleWay way, PlanModuleWay(plan.layout, run, place_, by));
+  plan.rcache = way.rcache;
+  plan.exchange = way.exchange;
   plan.spec = MakeJobSpec(plan.layout, run, plan.rcache, name_);
   plan.spec.optimizer = settings_.optimizer;
   plan.spec.parameter_groups = settings_.groups;
@@ -298,6 +300,7 @@ Status ModuleJob::Bind() {
   // The caller declares parameters that are used more than once.
   options.cache.separate_while_recording = false;
   options.cache.seed = settings_.run.model.seed;
+  options.cache.exchange = plan_->exchange;
 
   EngineParts parts{.service = session_->service(),
                     .groups = session_->groups(),

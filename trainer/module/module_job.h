@@ -33,6 +33,7 @@
 #include "trainer/module/frozen_tensors.h"
 #include "trainer/module/module_parameter.h"
 #include "trainer/module/module_settings.h"
+#include "trainer/module/module_way.h"
 #include "trainer/module/same_weights.h"
 #include "trainer/profile/step_recorder.h"
 #include "trainer/run/job.h"
@@ -46,6 +47,7 @@ namespace tidepool::trainer {
 struct ModulePlan {
   ChunkLayout layout;
   RcachePlan rcache;
+  Exchange exchange = Exchange::kSharded;
   client::JobSpec spec;
 };
 

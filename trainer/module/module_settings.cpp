@@ -1,5 +1,7 @@
 #include "trainer/module/module_settings.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -180,6 +182,10 @@ Result<ModuleSettings> ParseModuleSettings(std::string_view json) {
   keys.Text("memserver", &run.server.program);
 
   keys.Text("dtype", &run.model.dtype).Text("rcache", &run.memory.rcache);
+  keys.Text("plan", &run.memory.plan);
+  constexpr std::array<std::string_view, 5> kPlans{"", "ddp", "zero2", "zero3", "auto"};
+  keys.Expect("plan", std::find(kPlans.begin(), kPlans.end(), run.memory.plan) != kPlans.end(),
+              "ddp, zero2, zero3 or auto");
   keys.Text("chunk_size", &run.memory.chunk_size).Text("device", &run.device.name);
   keys.Whole<uint64_t>("seed", 0, std::numeric_limits<uint64_t>::max(), &run.model.seed);
   keys.Whole<uint32_t>("micro_batches", 1, client::kMicroBatchesMax, &run.training.micro_batches);

@@ -26,9 +26,10 @@ struct ModuleSettings {
 };
 
 // Parses one JSON object. Every key is optional:
-//  job, dtype (fp32, bf16), rcache, chunk_size, device, socket_dir, memserver (program path for a
-//  private server), pool, server_timeout, queue_timeout, rejoin_timeout, resume (auto, never),
-//  note: texts in the form of the flags of the same name. rcache "auto", the default, is a
+//  job, dtype (fp32, bf16), rcache, plan (ddp, zero2, zero3, auto), chunk_size, device,
+//  socket_dir, memserver (program path for a private server), pool, server_timeout,
+//  queue_timeout, rejoin_timeout, resume (auto, never), note: texts in the form of the flags of
+//  the same name. rcache "auto", the default, is a
 //  quarter of the evictable parameters, and at least 64 MiB and four chunks;
 //  standalone, or_new, quiet (no messages about waits): true or false; seed, micro_batches: whole
 //  numbers; max_grad_norm: a number;

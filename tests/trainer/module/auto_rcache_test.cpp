@@ -1,6 +1,8 @@
 // What an rCache of "auto" comes to for a module, by who knows what.
 #include "trainer/module/auto_rcache.h"
 
+#include "trainer/module/module_way.h"
+
 #include <algorithm>
 #include <string>
 
@@ -97,6 +99,56 @@ TEST_F(AutoRcacheTest, NoMemoryIsAskedOfAHostOrForSeveralRanks) {
   run_.device.name = "cuda";
   place_.world = 2;
   EXPECT_FALSE(MemoryToPlan(run_, place_));
+}
+
+class ModuleWayTest : public AutoRcacheTest {
+ protected:
+  Result<ModuleWay> Way(const char* plan, const char* rcache, bool profiled = true) {
+    run_.memory.plan = plan;
+    run_.memory.rcache = rcache;
+    return PlanModuleWay(layout_, run_, place_,
+                         {profiled ? &profile_ : nullptr, {}, 0, optimizer_});
+  }
+  uint64_t Blocks(const char* plan, const char* rcache, bool profiled = true) {
+    const Result<ModuleWay> way = Way(plan, rcache, profiled);
+    EXPECT_TRUE(way.ok()) << way.status().Format();
+    return way.ok() ? way.value().rcache.blocks : 0;
+  }
+};
+
+TEST_F(ModuleWayTest, APresetTakesWhatItNeeds) {
+  for (const bool profiled : {true, false}) {
+    EXPECT_EQ(Blocks("zero2", "auto", profiled), 40U);
+    EXPECT_EQ(Blocks("ddp", "auto", profiled), 40U);
+  }
+  EXPECT_EQ(Way("ddp", "auto").value().exchange, Exchange::kReplicated);
+  EXPECT_EQ(Way("zero2", "auto").value().exchange, Exchange::kSharded);
+  place_.world = 2;
+  EXPECT_EQ(Blocks("zero3", "auto"), 1 + kBlocksAhead);
+}
+
+TEST_F(ModuleWayTest, WithoutAPlanTheRcacheSaysItAll) {
+  EXPECT_EQ(Blocks("", "50%"), 20U);
+  EXPECT_EQ(Blocks("auto", "auto"), 8U) << "as rcache auto";
+}
+
+TEST_F(ModuleWayTest, AnRcacheIsALimitThen) {
+  EXPECT_EQ(Blocks("auto", "50%"), 20U);
+  EXPECT_EQ(Blocks("auto", "50%", false), 20U);
+  EXPECT_EQ(Blocks("zero2", "100%"), 40U);
+  EXPECT_EQ(Blocks("zero3", "5%"), 2U) << "one fewer to fetch ahead into";
+
+  const Status small = Way("zero2", "50%").status();
+  EXPECT_EQ(small.id(), ErrorId::kRcacheTooSmall);
+  EXPECT_NE(small.Format().find("rcache=" + std::to_string(layout_.RcacheBytes(0, 40))),
+            std::string::npos)
+      << small.Format();
+}
+
+TEST_F(ModuleWayTest, TheFewestBlocksNeedAnOrder) {
+  const Status unknown = Way("zero3", "auto", false).status();
+  EXPECT_EQ(unknown.id(), ErrorId::kUsageError);
+  EXPECT_NE(unknown.Format().find("example"), std::string::npos) << unknown.Format();
 }
 
 }  // namespace auto_rcache_test
