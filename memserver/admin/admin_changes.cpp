@@ -50,6 +50,14 @@ Result<Command> ReadResume(const ChangeAsk& ask) {
   return Command(SuspendJob{ask.target.path[2], false});
 }
 
+Result<Command> ReadRecord(const ChangeAsk& ask) {
+  TP_RETURN_IF_ERROR(ask.body.CheckFields({"record"}));
+  const RequestBody::Value* record = ask.body.Find("record");
+  if (record == nullptr || !std::holds_alternative<bool>(*record))
+    return Status(ErrorId::kAdminBadRequest, "the field 'record' must be true or false");
+  return Command(RecordSpans{ask.target.path[2], std::get<bool>(*record)});
+}
+
 Result<Command> ReadRelease(const ChangeAsk& ask) {
   TP_RETURN_IF_ERROR(ask.body.CheckFields({}));
   TP_ASSIGN_OR_RETURN(const bool force, ReadSwitch(ask.target, "force", false));
@@ -166,6 +174,7 @@ constexpr auto kChanges = std::to_array<ChangeRoute>({
     {"POST", {"v1", "jobs", "*", "suspend"}, 4, AdminLevel::kUser, ReadSuspend},
     {"POST", {"v1", "jobs", "*", "resume"}, 4, AdminLevel::kUser, ReadResume},
     {"POST", {"v1", "jobs", "*", "evict"}, 4, AdminLevel::kUser, ReadEvict},
+    {"PUT", {"v1", "jobs", "*", "spans"}, 4, AdminLevel::kUser, ReadRecord},
     {"DELETE", {"v1", "jobs", "*"}, 3, AdminLevel::kUser, ReadRelease, "force"},
     {"POST", {"v1", "nvme", "scrub"}, 3, AdminLevel::kOperator, ReadStartScrub},
     {"PUT", {"v1", "health", "mutes"}, 3, AdminLevel::kOperator, ReadMute},

@@ -97,6 +97,13 @@ AdminAnswer GetJob(const Ask& ask) {
   return job.ok() ? Ok(JobReport(**job)) : ProblemOf(job.status());
 }
 
+AdminAnswer GetSpans(const Ask& ask) {
+  auto job = JobInPath(ask);
+  auto since = NumberParameter(ask.target, "since_ns", 0, INT64_MAX);
+  if (!job.ok() || !since.ok()) return ProblemOf(job.ok() ? since.status() : job.status());
+  return Ok(SpansReport(**job, static_cast<int64_t>(*since)));
+}
+
 AdminAnswer GetResidency(const Ask& ask) {
   auto jobs = ChosenJobs(ask);
   if (!jobs.ok()) return ProblemOf(jobs.status());
@@ -155,6 +162,7 @@ constexpr auto kRoutes = std::to_array<Route>({
     {{"v1", "status"}, 2, Needs::kSnapshot, GetStatus, {}, 0},
     {{"v1", "jobs"}, 2, Needs::kSnapshot, GetJobs, {}, 0},
     {{"v1", "jobs", "*"}, 3, Needs::kSnapshot, GetJob, {}, 0},
+    {{"v1", "jobs", "*", "spans"}, 4, Needs::kSnapshot, GetSpans, {"since_ns"}, 1},
     {{"v1", "quotas"}, 2, Needs::kSnapshot, GetQuotas, {}, 0},
     {{"v1", "nvme"}, 2, Needs::kSnapshot, GetNvme, {}, 0, AdminLevel::kOperator},
     {{"v1", "config"}, 2, Needs::kSnapshot, GetConfig, {}, 0, AdminLevel::kOperator},

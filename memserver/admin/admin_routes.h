@@ -18,7 +18,7 @@ namespace tidepool::memserver {
 enum class Needs { kNothing, kLook, kSnapshot };
 
 struct Route {
-  std::array<std::string_view, 3> path;  // "*" stands for any segment
+  std::array<std::string_view, 4> path;  // "*" stands for any segment
   size_t segments;
   Needs needs;
   AdminAnswer (*handler)(const Ask&);

@@ -138,6 +138,11 @@ struct ReleaseJob {
 struct EvictJob {
   std::string job;
 };
+// Records when memserver copies and updates for a job, or ends that.
+struct RecordSpans {
+  std::string job;
+  bool record = true;
+};
 // Admits no new jobs from now on; existing ones continue, restarts of their ranks included.
 struct DrainJobs {
   bool draining = true;
@@ -165,8 +170,8 @@ struct ApplySettings {
 struct AdminCommand {
   AdminCaller caller;
   std::shared_ptr<CommandTicket> ticket;
-  std::variant<SetJobQuota, SuspendJob, ReleaseJob, EvictJob, DrainJobs, ChangeLogLevel, MuteCheck,
-               StartScrub, ApplySettings>
+  std::variant<SetJobQuota, SuspendJob, ReleaseJob, EvictJob, RecordSpans, DrainJobs,
+               ChangeLogLevel, MuteCheck, StartScrub, ApplySettings>
       what;
 };
 

@@ -27,6 +27,7 @@
 #include "memserver/jobs/wake_ups.h"
 #include "memserver/residency/job_states.h"
 #include "memserver/residency/quota.h"
+#include "memserver/residency/spans/span_log.h"
 #include "memserver/update/gpu_queue.h"
 #include "memserver/update/gradient_intake.h"
 #include "memserver/update/step_numbers.h"
@@ -131,6 +132,7 @@ struct Job {
   StepFigures figures;
   StepTraffic open_traffic, sealed_traffic;  // of the open step so far; of the last sealed one
   uint64_t parameters_updated = 0;
+  std::shared_ptr<SpanLog> spans;  // while somebody records what is done for the job; else null
 
   // Its specification.
   const shm::JobSpec& spec() const { return states->spec(); }

@@ -187,6 +187,7 @@ bool StartOrWait(SessionSlot* slot, const Request& request) {
 bool Dispatcher::TakeRequests(SessionSlot* slot, uint32_t requests_max) {
   Request request;
   uint32_t taken = 0;
+  slot->session->lane().Record(slot->job->spans, slot->rank);
   if (TP_BUGGIFY("dispatcher.one_request")) requests_max = 1;
 
   while (taken < requests_max && slot->violation == nullptr) {

@@ -13,6 +13,39 @@
 #include "memserver/update/seal.h"
 
 namespace tidepool::memserver {
+namespace {
+
+SpanKind KindOf(WorkKind kind) {
+  switch (kind) {
+    case WorkKind::kUpdate: return SpanKind::kUpdate;
+    case WorkKind::kWiden:
+    case WorkKind::kAccumulate: return SpanKind::kSum;
+    case WorkKind::kScan: return SpanKind::kScan;
+    case WorkKind::kNarrow:
+    case WorkKind::kNarrowStored:
+    case WorkKind::kUnstage: return SpanKind::kConvert;
+
+    case WorkKind::kStage:
+    case WorkKind::kFillWindow:
+    case WorkKind::kMoveOut: return SpanKind::kStage;
+    case WorkKind::kVerify:
+    case WorkKind::kHash: return SpanKind::kCheck;
+  }
+  TP_CHECK(false, "a kind of work");
+  return SpanKind::kUpdate;
+}
+
+// The span of timed work. Its index is a piece, or the rank of a shard.
+Span SpanOf(const WorkDone& done) {
+  return {.kind = KindOf(done.name.kind),
+          .by = done.worker,
+          .chunk = done.name.chunk,
+          .piece = done.name.index,
+          .begin_ns = done.begin_ns,
+          .end_ns = done.end_ns};
+}
+
+}  // namespace
 
 bool StepDesk::FinishSteps() {
   bool worked = false;
@@ -91,6 +124,7 @@ void StepDesk::EndWork(const WorkDone& done) {
   TP_CHECK(job != nullptr && job->work_at_team > 0, "a job stays while it has work at the team");
   --job->work_at_team;
   job->bytes_at_team -= done.bytes;
+  if (job->spans != nullptr && done.begin_ns != 0) job->spans->Add(SpanOf(done));
   if (done.name.kind != WorkKind::kVerify && done.name.kind != WorkKind::kMoveOut)
     HoldWorkersFor(*job);
 

@@ -77,6 +77,7 @@ uint64_t WorkerShares::Give(Job* job, Priority asking) {
   Work work;
   if (!next_work_(job, &work)) return 0;
   work.background = job->worker_share.priority < asking;
+  work.timed = job->spans != nullptr;
   const uint64_t bytes = BytesTouched(work);
   ++job->work_at_team;
   job->bytes_at_team += bytes;

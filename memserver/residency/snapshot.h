@@ -13,6 +13,7 @@
 #include "base/ids.h"
 #include "memserver/residency/kept/lost_jobs.h"
 #include "memserver/residency/quota.h"
+#include "memserver/residency/spans/span_log.h"
 #include "memserver/residency/step_times.h"
 #include "shm/spec/job_spec.h"
 #include "shm/step_numbers.h"
@@ -126,6 +127,7 @@ struct JobRow {
   std::vector<SessionRow> sessions;
   std::vector<ChunkRow> chunks;              // by id: trained chunks, then frozen ones
   std::shared_ptr<const shm::JobSpec> spec;  // it lists the parameters
+  std::shared_ptr<const SpanLog> spans;      // null: not recorded
 };
 
 // An NVMe directory.

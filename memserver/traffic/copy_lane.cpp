@@ -36,12 +36,33 @@ void CopyLane::NoteArrival(const shm::Request& request, uint64_t bytes) {
       gpu_->root().way(WayOf(request)).begun + ahead;
 }
 
+// The copy, with the time of its begin if it is recorded.
+Copy CopyLane::Timed(const Copy& copy) const {
+  Copy timed = copy;
+  timed.begin_ns = spans_ != nullptr ? spans_->NowNs() : 0;
+  return timed;
+}
+
+void CopyLane::Ended(const Copy& copy) const {
+  if (spans_ == nullptr || copy.begin_ns == 0) return;
+  const auto op = static_cast<shm::Op>(copy.request.op);
+  const SpanKind kind = op == shm::Op::kFetch            ? SpanKind::kFetch
+                        : op == shm::Op::kSubmitGradient ? SpanKind::kGradient
+                                                         : SpanKind::kPut;
+  spans_->Add({.kind = kind,
+               .by = rank_,
+               .chunk = copy.request.chunk,
+               .begin_ns = copy.begin_ns,
+               .end_ns = spans_->NowNs()});
+}
+
 void CopyLane::Start(const Copy& copy, void* to, const void* from) {
   bytes_in_flight_ += copy.bytes;
   bytes_started_ += copy.bytes;
   if (gpu_ != nullptr) return StartShared(copy, to, from);
+  const Copy timed = Timed(copy);
   own_->Copy(to, from, copy.bytes);
-  ways_[0].Push({copy, own_->Record()});
+  ways_[0].Push({timed, own_->Record()});
 }
 
 // Two copies from or to the same bytes run in the order in which they began.
@@ -63,6 +84,7 @@ void CopyLane::StartShared(const Copy& copy, void* to, const void* from) {
   const uint32_t number = StreamFor(copy.request);
   device::Stream* stream = gpu_->stream(way, number);
   if (!gpu_->gpu().IsRegistered(way == LaneWay::kToRcache ? from : to)) ++gpu_->copies_unregistered;
+  const Copy timed = Timed(copy);
   stream->Copy(to, from, copy.bytes);
   // A gradient counts as copied only when kept memory says so, so the loop writes its `done` word.
   if (way == LaneWay::kToRcache && shm::HasFlags(copy.request) &&
@@ -73,7 +95,7 @@ void CopyLane::StartShared(const Copy& copy, void* to, const void* from) {
   if (TP_PLANTED("traffic.done_before_the_copy")) WriteDone(copy.request);
 
   const bool awaited = IsAwaited(copy.request);
-  ways_[static_cast<size_t>(way)].Push({copy, stream->Record(), awaited, number});
+  ways_[static_cast<size_t>(way)].Push({timed, stream->Record(), awaited, number});
   gpu_->Begin(way, copy.bytes, awaited);
 }
 
@@ -84,6 +106,7 @@ bool CopyLane::TakeDone(Copy* copy) {
   *copy = slots.Front().copy;
   bytes_in_flight_ -= copy->bytes;
   slots.Pop();
+  Ended(*copy);
   return true;
 }
 
@@ -98,6 +121,7 @@ bool CopyLane::TakeShared(Copy* copy) {
     gpu_->End(way, copy->bytes, slots.Front().awaited);
     slots.Pop();
     if (way == LaneWay::kToRcache) WriteDone(copy->request);
+    Ended(*copy);
     return true;
   }
   return false;

@@ -19,6 +19,7 @@
 
 #include "base/ids.h"
 #include "device/device.h"
+#include "memserver/residency/spans/span_log.h"
 #include "memserver/traffic/fixed_ring.h"
 #include "memserver/traffic/gpu_streams.h"
 #include "shm/flag_pages.h"
@@ -37,6 +38,7 @@ struct Copy {
   uint32_t attempt = 0;
   // To the staging buffer instead of the slot (gradients) or the master (weights).
   bool to_staging = false;
+  int64_t begin_ns = 0;  // by the clock of the span log; 0: not recorded
 };
 
 class CopyLane {
@@ -76,6 +78,12 @@ class CopyLane {
   }
   // True if no copy is in progress, taken back or not.
   bool AllPassed();
+  // Adds the copies that begin from now on to `log` when they have ended, as copies for `rank`;
+  // null: to none.
+  void Record(const std::shared_ptr<SpanLog>& log, Rank rank) {
+    if (log != spans_) spans_ = log;
+    rank_ = rank;
+  }
 
   // Copies in flight, in both directions.
   uint32_t size() const { return ways_[0].size() + ways_[1].size(); }
@@ -103,6 +111,8 @@ class CopyLane {
   void StartShared(const Copy& copy, void* to, const void* from);
   bool TakeShared(Copy* copy);
   void WriteDone(const shm::Request& request) const;
+  Copy Timed(const Copy& copy) const;
+  void Ended(const Copy& copy) const;
 
   const std::unique_ptr<device::Stream> own_;
   GpuStreams* const gpu_ = nullptr;
@@ -111,6 +121,8 @@ class CopyLane {
   std::array<FixedRing<Slot>, 2> ways_;  // with its own stream: only the first is used
   std::vector<uint64_t> awaited_at_;     // on a GPU: by counter % copies_max
   uint64_t bytes_in_flight_ = 0, bytes_started_ = 0;
+  std::shared_ptr<SpanLog> spans_;  // null: copies are not recorded
+  Rank rank_ = 0;
 };
 
 }  // namespace tidepool::memserver

@@ -53,6 +53,7 @@ struct Work {
   // Yields to jobs of a higher priority and their trainers: the thread lowers its priority
   // (ThreadNice).
   bool background = false;
+  bool timed = false;  // the worker notes when it does this
   // kNarrow, kNarrowStored, kWiden, kAccumulate: `count` elements; dtype is that of the 16-bit
   // side, or of the addend. kScan: `from` is the chunk's gradient.
   // kHash: `count` bytes at `from` go into the ContentHasher at `to`.
@@ -108,6 +109,9 @@ struct WorkDone {
   // False if a staged piece that was read does not match its checks; then nothing was done.
   bool intact = true;
   uint64_t bytes = 0;  // BytesTouched of the work
+  // When timed work was done, by the team's clock, and by which worker; else begin_ns 0.
+  int64_t begin_ns = 0, end_ns = 0;
+  uint32_t worker = 0;
 };
 
 }  // namespace tidepool::memserver

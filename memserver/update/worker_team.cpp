@@ -148,7 +148,19 @@ void WorkerTeam::RunOne(uint32_t index, uint32_t worker) {
   const Work work = queue_[index];
   queue_.erase(queue_.begin() + index);
   const optim::FlushDenormals mode;
-  done_.Push(workers_[worker]->Do(work));
+  done_.Push(DoAs(worker, work));
+}
+
+WorkDone WorkerTeam::DoAs(uint32_t worker, const Work& work) {
+  const bool timed = work.timed && clock_ != nullptr;
+  const int64_t begin_ns = timed ? clock_->NowNs() : 0;
+  WorkDone done = workers_[worker]->Do(work);
+  if (timed) {
+    done.begin_ns = begin_ns;
+    done.end_ns = clock_->NowNs();
+    done.worker = worker;
+  }
+  return done;
 }
 
 void WorkerTeam::RunThread(uint32_t index) {
@@ -163,7 +175,7 @@ void WorkerTeam::RunThread(uint32_t index) {
     nice.SetBelow(work.background);
     // Here or in Push: one of the two sees the other.
     if (work.background && urgent_.load(std::memory_order_seq_cst) > 0) nice.Raise();
-    done_.Push(workers_[index]->Do(work));
+    done_.Push(DoAs(index, work));
   }
 }
 

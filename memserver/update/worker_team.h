@@ -42,7 +42,8 @@ struct WorkerTeamOptions {
   // a turn, few enough that the loop decides late what comes next. Threads get more while their
   // items are small (kSmallBytes), as for jobs with many small chunks.
   uint32_t ahead = 2;
-  // Times the spinning of idle threads; outlives the team. An inline team needs none.
+  // Times the spinning of idle threads and timed work; outlives the team. An inline team needs
+  // none.
   const Clock* clock = nullptr;
   // How long a worker without work polls before it sleeps; a sleeper is woken by a futex. Negative:
   // automatic.
@@ -91,6 +92,7 @@ class WorkerTeam {
 
  private:
   void RunThread(uint32_t index);
+  WorkDone DoAs(uint32_t worker, const Work& work);
   bool Take(Work* work, ThreadNice* nice);
   void Sleep();
   void RaiseAll();
@@ -100,7 +102,7 @@ class WorkerTeam {
   const optim::Kernels& kernels_;
   const uint32_t queue_min_;  // items that may always wait
   const uint32_t queue_max_;  // items that may wait
-  const Clock* const clock_;  // null for an inline team
+  const Clock* const clock_;  // may be null for an inline team
   const int64_t spin_ns_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::thread> threads_;

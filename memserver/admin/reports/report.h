@@ -44,6 +44,8 @@ std::string NvmeReport(const Snapshot& snapshot);
 std::string ConfigReport(const Snapshot& snapshot, bool only_changed);
 // One job with its sessions.
 std::string JobReport(const JobRow& job);
+// The job's spans that ended at or after `since_ns`, and memserver's time now (spans/span_log.h).
+std::string SpansReport(const JobRow& job, int64_t since_ns);
 // What a column of the residency picture stands for. A layer is the common part of its tensors'
 // names up to their first number ("h.3"), else up to their last component.
 enum class ResidencyBy : uint8_t { kChunk, kLayer, kTensor, kJob };

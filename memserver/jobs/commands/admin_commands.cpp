@@ -2,6 +2,7 @@
 
 #include <array>
 #include <charconv>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -34,6 +35,10 @@ std::string NameOf(const ReleaseJob& command) {
 }
 std::string NameOf(const EvictJob& command) {
   return "evict job " + command.job;
+}
+std::string NameOf(const RecordSpans& command) {
+  return (command.record ? "record spans of job " : "end the record of spans of job ") +
+         command.job;
 }
 std::string NameOf(const DrainJobs& command) {
   return command.draining ? "drain" : "end of drain";
@@ -124,6 +129,13 @@ Status AdminCommands::Do(const AdminCaller& caller, const EvictJob& command) {
   TP_ASSIGN_OR_RETURN(Job * job, JobFor(caller, command.job));
   TP_RETURN_IF_ERROR(CheckHasNvme());
   return owners_.demotions->Evict(job);
+}
+
+Status AdminCommands::Do(const AdminCaller& caller, const RecordSpans& command) {
+  TP_ASSIGN_OR_RETURN(Job * job, JobFor(caller, command.job));
+  if (command.record == (job->spans != nullptr)) return Status();
+  job->spans = command.record ? std::make_shared<SpanLog>(context_.neighbours.clock) : nullptr;
+  return Status();
 }
 
 Status AdminCommands::Do(const AdminCaller&, const DrainJobs& command) {

@@ -36,6 +36,7 @@ class AdminCommands {
   Status Do(const AdminCaller& caller, const SuspendJob& command);
   Status Do(const AdminCaller& caller, const ReleaseJob& command);
   Status Do(const AdminCaller& caller, const EvictJob& command);
+  Status Do(const AdminCaller& caller, const RecordSpans& command);
   Status Do(const AdminCaller& caller, const DrainJobs& command);
   Status Do(const AdminCaller& caller, const ChangeLogLevel& command);
   Status Do(const AdminCaller& caller, const MuteCheck& command);

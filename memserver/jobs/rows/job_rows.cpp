@@ -186,6 +186,7 @@ JobRow JobRowOf(const Job& job, bool demoting, std::vector<ChunkRow> chunks) {
   row.tokens = job.figures.tokens();
   row.steps_skipped = job.figures.skipped();
   row.step = ProgressOf(job);
+  row.spans = job.spans;
   if (job.IsRecorded()) {
     row.version = job.states->sealed_version();
     row.grad_norm = job.states->last_step().grad_norm;

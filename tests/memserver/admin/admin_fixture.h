@@ -128,6 +128,12 @@ inline JobRow GptJob() {
   gpt.chunks[4].ranks_sending = 2;
   gpt.chunks[5].ranks_fetching = 3;
   gpt.spec = ThreeTensors();
+  static const SteadyClock clock;
+  auto spans = std::make_shared<SpanLog>(&clock);
+  spans->Add(
+      {.kind = SpanKind::kUpdate, .by = 1, .chunk = 4, .piece = 2, .begin_ns = 5, .end_ns = 9});
+  spans->Add({.kind = SpanKind::kFetch, .chunk = 4, .begin_ns = 9, .end_ns = 12});
+  gpt.spans = spans;
   return gpt;
 }
 

@@ -158,10 +158,11 @@ class OpenApi : public ::testing::Test {
   }
   static std::string BodyOf(const Operation& operation) {
     const std::set<std::string> fields = operation.Fields();
-    return fields.contains("weight")  ? R"({"weight":2})"
-           : fields.contains("check") ? R"({"check":"DRAINING","for":"1h"})"
-           : fields.contains("level") ? R"({"level":"info"})"
-                                      : "";
+    return fields.contains("weight")   ? R"({"weight":2})"
+           : fields.contains("check")  ? R"({"check":"DRAINING","for":"1h"})"
+           : fields.contains("level")  ? R"({"level":"info"})"
+           : fields.contains("record") ? R"({"record":true})"
+                                       : "";
   }
   FakeLoop loop_;
   AdminApi api_{{.version = "1.2.3",

@@ -1,6 +1,10 @@
 // What admins do to jobs: suspend, resume, release, drain, each in a serve loop in this process.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <memory>
+#include <set>
+
 #include "base/log.h"
 #include "tests/fakes/small_trainer.h"
 
@@ -253,6 +257,39 @@ TEST(ReloadCommand, ALevelThatWasSetForATimeEndsAtTheNewOne) {
   EXPECT_EQ(world.jobs().settings().log_level_until_ns(), 0);
   EXPECT_EQ(world.jobs().settings().live().log_level, LogLevel::kWarn);
   ASSERT_TRUE(world.Command(Configured({})).ok());
+}
+
+TEST(RecordedSpans, AreCopiesAndWorkOfTheJobFromTheCommandOn) {
+  Trained t;
+  Job* job = t.world.tables().FindJob("gpt");
+  EXPECT_EQ(job->spans, nullptr);
+  ASSERT_TRUE(t.world.Command(RecordSpans{"gpt", true}).ok());
+  ASSERT_NE(job->spans, nullptr);
+  EXPECT_EQ(t.trainer.Step({.seed = 2}).error, 0u);
+  t.trainer.FetchAll();
+  t.world.Settle();
+
+  std::map<SpanKind, std::set<ChunkId>> chunks;
+  for (const Span& span : job->spans->Since(0)) {
+    EXPECT_LE(span.begin_ns, span.end_ns) << NameOf(span.kind);
+    chunks[span.kind].insert(span.chunk);
+  }
+  std::set<ChunkId> all;
+  for (ChunkId chunk = 0; chunk < t.trainer.spec().chunks.size(); ++chunk) all.insert(chunk);
+  for (const SpanKind kind :
+       {SpanKind::kFetch, SpanKind::kGradient, SpanKind::kUpdate, SpanKind::kScan})
+    EXPECT_EQ(chunks[kind], all) << NameOf(kind);
+
+  const std::shared_ptr<SpanLog> kept = job->spans;
+  const size_t before = kept->Since(0).size();
+  ASSERT_TRUE(t.world.Command(RecordSpans{"gpt", true}).ok());
+  EXPECT_EQ(job->spans, kept) << "asked for twice, it goes on";
+  ASSERT_TRUE(t.world.Command(RecordSpans{"gpt", false}).ok());
+  EXPECT_EQ(t.trainer.Step({.seed = 3}).error, 0u);
+  t.world.Settle();
+  EXPECT_EQ(job->spans, nullptr);
+  EXPECT_EQ(kept->Since(0).size(), before);
+  EXPECT_EQ(t.world.Command(RecordSpans{"none", true}).id(), ErrorId::kAdminNotFound);
 }
 
 }  // namespace job_commands_test
