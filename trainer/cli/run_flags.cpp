@@ -153,10 +153,10 @@ void AddDataFlags(CLI::App* app, DataOptions* o) {
       ->group("data")
       ->type_name("FILE");
 
-  app->add_option(
-         "--tokenizer", o->tokenizer,
-         "how text becomes tokens: a directory with tokenizer.json, or vocab.json and "
-         "merges.txt, of GPT-2's kind; default: what lies beside --from or --base, else bytes")
+  app->add_option("--tokenizer", o->tokenizer,
+                  "how text becomes tokens: a directory with tokenizer.json, or vocab.json and "
+                  "merges.txt, as GPT-2 and Llama have; default: what lies beside --from or "
+                  "--base, else bytes")
       ->group("data")
       ->type_name("DIR");
 

@@ -88,7 +88,7 @@ class Speech {
                                               " was trained on token ids, and its tokenizer is not "
                                               "beside it")
           .Why("a prompt is text")
-          .Fix("put tokenizer.json, or vocab.json and merges.txt, of GPT-2's kind into " + place);
+          .Fix("put its tokenizer.json, or vocab.json and merges.txt, into " + place);
     }
 
     TP_ASSIGN_OR_RETURN(const TokenizerFile file, ReadTokenizer(place));
@@ -104,6 +104,7 @@ class Speech {
     }
 
     std::vector<uint32_t> ids;
+    if (tokenizer_->begin_of_text()) ids.push_back(*tokenizer_->begin_of_text());
     tokenizer_->Encode(text, &ids);
     tokens.assign(ids.begin(), ids.end());
     return tokens;

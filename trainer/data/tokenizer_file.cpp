@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -25,7 +26,7 @@ constexpr uint32_t kIdsMax = 1 << 24;
 Status NotUsable(const std::string& path, const std::string& why) {
   return Status(ErrorId::kDataBad, path + ": " + why)
       .Where(path)
-      .Why("trainer reads GPT-2's byte-level BPE, as transformers saves it")
+      .Why("trainer reads the BPE of GPT-2, Llama 2 and Llama 3, as transformers saves it")
       .Fix("tokenize the data with the model's own tokenizer, and give the token file with --data");
 }
 
@@ -103,7 +104,35 @@ std::string TypeOf(const json::object& object, const char* key) {
   return type != nullptr && type->is_string() ? std::string(type->get_string()) : std::string();
 }
 
+constexpr std::string_view kLowLine = "\xE2\x96\x81";  // U+2581, sentencepiece's space
+
+// "<0x0A>" names a byte.
+std::optional<uint8_t> ByteNamed(std::string_view text) {
+  if (text.size() != 6 || !text.starts_with("<0x") || text.back() != '>') return std::nullopt;
+  uint8_t byte = 0;
+  const auto [end, error] = std::from_chars(text.data() + 3, text.data() + 5, byte, 16);
+  return error == std::errc() && end == text.data() + 5 ? std::optional(byte) : std::nullopt;
+}
+
+// Sentencepiece's text with its spaces.
+std::string WithSpaces(std::string_view text) {
+  std::string spaced;
+  for (size_t at = 0; at < text.size();) {
+    const bool is_space = text.substr(at).starts_with(kLowLine);
+    spaced += is_space ? ' ' : text[at];
+    at += is_space ? kLowLine.size() : 1;
+  }
+  return spaced;
+}
+
+// The bytes that a text of the file stands for; nullopt: it stands for none.
+std::optional<std::string> Decoded(std::string_view text, const Letters& letters,
+                                   const TokenizerFile& file) {
+  return file.of_letters ? WithSpaces(text) : letters.Bytes(text);
+}
+
 Status AddTokens(const json::object& vocabulary, const Letters& letters, TokenizerFile* file) {
+  std::array<std::optional<uint32_t>, 256> bytes;
   for (const auto& [text, id] : vocabulary) {
     json::error_code error;
     const auto number = id.to_number<uint32_t>(error);
@@ -111,14 +140,24 @@ Status AddTokens(const json::object& vocabulary, const Letters& letters, Tokeniz
       return NotUsable(file->path, "token \"" + std::string(text) + "\" has no usable id");
     if (number >= file->tokens.size()) file->tokens.resize(number + 1);
     // Text that is not such letters is a literal token, such as <|endoftext|> in another alphabet.
-    file->tokens[number] = letters.Bytes(text).value_or(std::string(text));
+    file->tokens[number] = Decoded(text, letters, *file).value_or(std::string(text));
+    const std::optional<uint8_t> byte = file->of_letters ? ByteNamed(text) : std::nullopt;
+    if (!byte) continue;
+    file->tokens[number] = std::string(1, static_cast<char>(*byte));
+    bytes[*byte] = number;
+  }
+
+  for (size_t byte = 0; file->of_letters && byte < bytes.size(); ++byte) {
+    if (!bytes[byte])
+      return NotUsable(file->path, "byte " + std::to_string(byte) + " has no token");
+    file->byte_ids.push_back(*bytes[byte]);
   }
   return {};
 }
 
 Status AddMerge(std::string_view left, std::string_view right, const Letters& letters,
                 TokenizerFile* file) {
-  const std::optional<std::string> a = letters.Bytes(left), b = letters.Bytes(right);
+  const auto a = Decoded(left, letters, *file), b = Decoded(right, letters, *file);
   if (!a || !b || a->empty() || b->empty())
     return NotUsable(file->path, "merge " + std::to_string(file->merges.size()) + " is no pair");
   file->merges.emplace_back(*a, *b);
@@ -170,41 +209,129 @@ Status AddAdded(const json::object& object, TokenizerFile* file) {
   return {};
 }
 
-// The first property of tokenizer.json that GPT-2 does not have; empty: none.
-std::string OtherKind(const json::object& object, const json::object& model) {
-  const std::string type = TypeOf(object, "model"), before = TypeOf(object, "pre_tokenizer");
-  if (!type.empty() && type != "BPE") return "its model is " + type + ", not BPE";
-  if (before != "ByteLevel")
-    return "its pre_tokenizer is " + (before.empty() ? "none" : before) + ", not ByteLevel";
+// The elements of a Sequence, or the part itself; none if it is missing.
+std::vector<const json::object*> PartsOf(const json::object& object, const char* key,
+                                         const char* elements) {
+  const json::value* part = object.if_contains(key);
+  if (part == nullptr || !part->is_object()) return {};
+  const json::value* list = part->get_object().if_contains(elements);
+  if (TypeOf(object, key) != "Sequence" || list == nullptr || !list->is_array())
+    return {&part->get_object()};
+
+  std::vector<const json::object*> parts;
+  for (const json::value& one : list->get_array()) {
+    if (one.is_object()) parts.push_back(&one.get_object());
+  }
+  return parts;
+}
+
+std::string TextOf(const json::object& object, const char* key) {
+  const json::value* value = object.if_contains(key);
+  return value != nullptr && value->is_string() ? std::string(value->get_string()) : std::string();
+}
+
+// The types of the parts, as "Split, ByteLevel".
+std::string TypesOf(const std::vector<const json::object*>& parts) {
+  std::string types;
+  for (const json::object* part : parts)
+    types += (types.empty() ? "" : ", ") + TextOf(*part, "type");
+  return types.empty() ? "none" : types;
+}
+
+// Reads how bytes are cut into pieces. Returns the first property that neither GPT-2 nor Llama 3
+// has; empty: none.
+std::string ReadByteLevel(const json::object& object, TokenizerFile* file) {
+  const auto parts = PartsOf(object, "pre_tokenizer", "pretokenizers");
+  const std::string types = TypesOf(parts);
   if (!IsOff(object, "normalizer")) return "it has a normalizer";
-  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix", "byte_fallback",
-                          "ignore_merges", "dropout"}) {
+  if (types != "ByteLevel" && types != "Split, ByteLevel")
+    return "its pre_tokenizer is " + types + ", not ByteLevel";
+
+  const json::object& level = *parts.back();
+  const bool own_pattern = !level.contains("use_regex") || !IsOff(level, "use_regex");
+  if (!IsOff(level, "add_prefix_space")) file->prefix = SpacePrefix::kText;
+  if (parts.size() == 1) return own_pattern ? "" : "its pre_tokenizer does not use GPT-2's pattern";
+
+  const json::object& split = *parts.front();
+  const json::value* pattern = split.if_contains("pattern");
+  if (pattern != nullptr && pattern->is_object())
+    file->pattern = TextOf(pattern->get_object(), "Regex");
+  if (file->pattern.empty() || own_pattern || TextOf(split, "behavior") != "Isolated" ||
+      !IsOff(split, "invert"))
+    return "its pre_tokenizer does not cut a text as Llama 3's does";
+  return {};
+}
+
+// Reads how letters are prepared. Returns the first property that Llama 2 does not have.
+std::string ReadLetters(const json::object& object, TokenizerFile* file) {
+  file->of_letters = true;
+  const auto before = PartsOf(object, "pre_tokenizer", "pretokenizers"),
+             normal = PartsOf(object, "normalizer", "normalizers");
+  if (TypesOf(normal) == "Prepend, Replace" && before.empty() &&
+      TextOf(*normal[0], "prepend") == kLowLine && TextOf(*normal[1], "content") == kLowLine) {
+    file->prefix = SpacePrefix::kEachPartAlways;
+    return {};
+  }
+  if (!normal.empty()) return "its normalizer is " + TypesOf(normal);
+  if (TypesOf(before) != "Metaspace")
+    return "its pre_tokenizer is " + TypesOf(before) + ", not Metaspace";
+
+  const json::object& space = *before.front();
+  const std::string scheme = TextOf(space, "prepend_scheme");
+  if (TextOf(space, "replacement") != kLowLine || !IsOff(space, "split"))
+    return "its Metaspace is not Llama 2's";
+  file->prefix = scheme == "first"   ? SpacePrefix::kFirstPart
+                 : scheme == "never" ? SpacePrefix::kNone
+                                     : SpacePrefix::kEachPart;
+  return {};
+}
+
+// Reads the kind of tokenizer. Returns the first property that no kind known here has; empty: none.
+std::string ReadKind(const json::object& object, const json::object& model, TokenizerFile* file) {
+  const std::string type = TypeOf(object, "model");
+  if (!type.empty() && type != "BPE") return "its model is " + type + ", not BPE";
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix", "dropout"}) {
     if (!IsOff(model, key)) return std::string("it uses ") + key;
   }
+  file->whole_pieces = !IsOff(model, "ignore_merges");
+  if (IsOff(model, "byte_fallback")) return ReadByteLevel(object, file);
+  return file->whole_pieces ? "it uses ignore_merges" : ReadLetters(object, file);
+}
 
-  const json::object& level = object.at("pre_tokenizer").get_object();
-  if (level.contains("use_regex") && IsOff(level, "use_regex"))
-    return "its pre_tokenizer does not use GPT-2's pattern";
-  return {};
+// The token that the post-processor puts before a text.
+std::optional<uint32_t> BeginOf(const json::object& object, const TokenizerFile& file) {
+  for (const json::object* part : PartsOf(object, "post_processor", "processors")) {
+    const json::value* single = part->if_contains("single");
+    if (single == nullptr || !single->is_array() || single->get_array().empty()) continue;
+    const json::object* first = single->get_array()[0].if_object();
+    const json::value* special = first != nullptr ? first->if_contains("SpecialToken") : nullptr;
+    if (special == nullptr || !special->is_object()) continue;
+
+    const std::string name = TextOf(special->get_object(), "id");
+    for (const TokenizerFile::Added& added : file.added) {
+      if (added.text == name) return added.id;
+    }
+  }
+  return std::nullopt;
 }
 
 Result<TokenizerFile> ReadWhole(const std::string& path) {
   TP_ASSIGN_OR_RETURN(const json::object object, ReadObject(path));
   const json::value* model = object.if_contains("model");
   if (model == nullptr || !model->is_object()) return NotUsable(path, "it has no model");
-  const std::string other = OtherKind(object, model->get_object());
+  TokenizerFile file;
+  file.path = path;
+  const std::string other = ReadKind(object, model->get_object(), &file);
   if (!other.empty()) return NotUsable(path, other);
   const json::value* vocabulary = model->get_object().if_contains("vocab");
   if (vocabulary == nullptr || !vocabulary->is_object())
     return NotUsable(path, "its model has no vocabulary");
 
-  TokenizerFile file;
-  file.path = path;
-  file.prefix_space = !IsOff(object.at("pre_tokenizer").get_object(), "add_prefix_space");
   const Letters letters;
   TP_RETURN_IF_ERROR(AddTokens(vocabulary->get_object(), letters, &file));
   TP_RETURN_IF_ERROR(AddMerges(model->get_object().if_contains("merges"), letters, &file));
   TP_RETURN_IF_ERROR(AddAdded(object, &file));
+  file.begins = BeginOf(object, file);
   return file;
 }
 

@@ -1,9 +1,11 @@
-// ReadTokenizer: reads GPT-2's byte-level BPE from Hugging Face's files beside a model.
+// ReadTokenizer: reads the byte pair encodings of GPT-2, Llama 3 (both on bytes) and Llama 2 (on
+// letters, as sentencepiece makes it) from Hugging Face's files beside a model.
 //
 // Any thread. This is the data's one door to Boost.JSON.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,8 +14,17 @@
 
 namespace tidepool::trainer {
 
-// The content of the files. Tokens are bytes: the letters that stand for bytes in the files are
-// decoded.
+// Where a text gets a space in front of it. Parts lie between added tokens.
+enum class SpacePrefix {
+  kNone,
+  kText,           // before the text, unless it begins with one
+  kFirstPart,      // before a part that begins the text, unless it begins with one
+  kEachPart,       // before each part that does not begin with one
+  kEachPartAlways  // before each part
+};
+
+// The content of the files. Tokens are bytes: the letters that stand for bytes or spaces in the
+// files are decoded.
 struct TokenizerFile {
   // A token that is matched literally in a text.
   struct Added {
@@ -26,7 +37,15 @@ struct TokenizerFile {
   // Pairs that merge into one token, highest priority first.
   std::vector<std::pair<std::string, std::string>> merges;
   std::vector<Added> added;
-  bool prefix_space = false;  // encode a text as if it began with a space
+  SpacePrefix prefix = SpacePrefix::kNone;
+  // Pieces of a text that merges never cross, as a PCRE2 pattern; empty: GPT-2's. Of byte-level
+  // tokenizers only.
+  std::string pattern;
+  bool whole_pieces = false;  // a piece that is a token needs no merges
+  // Merges begin with UTF-8 letters instead of bytes; letters without a token become `byte_ids`.
+  bool of_letters = false;
+  std::vector<uint32_t> byte_ids;  // by byte; with `of_letters` only
+  std::optional<uint32_t> begins;  // the token that stands before a text
 };
 
 // The names of the tokenizer's files in `directory`; empty if there is no tokenizer.

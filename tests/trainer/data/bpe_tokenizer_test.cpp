@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <string>
 
 #include "base/random.h"
@@ -147,7 +149,8 @@ TEST_F(TokenizerFiles, AreReadInBothForms) {
   const TokenizerFile whole = ReadTokenizer(folder_.path()).value();
   EXPECT_THAT(whole.tokens, ElementsAre("a", " ", " a", "", "<|endoftext|>"));
   EXPECT_THAT(whole.merges, ElementsAre(std::pair<std::string, std::string>(" ", "a")));
-  EXPECT_TRUE(whole.prefix_space);
+  EXPECT_EQ(whole.prefix, SpacePrefix::kText);
+  EXPECT_FALSE(whole.of_letters || whole.whole_pieces || whole.begins);
   EXPECT_THAT(TokenizerFilesIn(folder_.path()), ElementsAre("tokenizer.json"));
 
   const TempFolder pair;
@@ -169,7 +172,19 @@ TEST_F(TokenizerFiles, OfOtherKindsAreRefusedByWhatTheyHave) {
               HasSubstr("does not use GPT-2's pattern"));
   EXPECT_THAT(Read(bpe, R"("type": "ByteLevel")", R"(, "normalizer": {"type": "NFC"})").what(),
               HasSubstr("normalizer"));
-  EXPECT_THAT(Read(bpe + R"(, "byte_fallback": true)").what(), HasSubstr("byte_fallback"));
+  EXPECT_THAT(Read(bpe + R"(, "byte_fallback": true)").what(),
+              HasSubstr("ByteLevel, not Metaspace"));
+  EXPECT_THAT(
+      Read(bpe + R"(, "byte_fallback": true)", R"("type": "Metaspace", "replacement": "_")").what(),
+      HasSubstr("not Llama 2's"));
+  EXPECT_THAT(Read(bpe + R"(, "dropout": 0.1)").what(), HasSubstr("it uses dropout"));
+  EXPECT_THAT(Read(bpe, R"("type": "Sequence", "pretokenizers": [{"type": "Digits"}])").what(),
+              HasSubstr("Digits, not ByteLevel"));
+  EXPECT_THAT(Read(bpe, R"("type": "Sequence", "pretokenizers": [{"type": "Split", "pattern":)"
+                        R"( {"Regex": "a"}, "behavior": "Removed"},)"
+                        R"( {"type": "ByteLevel", "use_regex": false}])")
+                  .what(),
+              HasSubstr("as Llama 3's does"));
   EXPECT_THAT(Read(R"("vocab": {"a": -1}, "merges": [])").what(), HasSubstr("no usable id"));
   EXPECT_THAT(Read(R"("vocab": {"a": 99999999}, "merges": [])").what(), HasSubstr("no usable id"));
   EXPECT_THAT(Read(R"("vocab": {}, "merges": ["ab"])").what(), HasSubstr("merge 0 is no pair"));
@@ -178,6 +193,110 @@ TEST_F(TokenizerFiles, OfOtherKindsAreRefusedByWhatTheyHave) {
   folder_.Write("tokenizer.json", "[]");
   EXPECT_EQ(ReadTokenizer(folder_.path()).status().id(), ErrorId::kDataBad);
   EXPECT_EQ(ReadTokenizer(folder_.path() + "/none").status().id(), ErrorId::kFileUnreadable);
+}
+
+constexpr const char* kLikeLlama3 =
+    R"("type": "Sequence", "pretokenizers": [{"type": "Split", "behavior": "Isolated", "invert": false,)"
+    R"( "pattern": {"Regex": "\\p{N}{1,3}|[a-z]+"}},)"
+    R"( {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}])";
+
+TEST_F(TokenizerFiles, OfLlama3sKindAreReadWithTheirPatternAndTheirBegin) {
+  ASSERT_TRUE(
+      Read(R"("type": "BPE", "ignore_merges": true, "vocab": {"a": 0}, "merges": [])", kLikeLlama3,
+           R"(, "added_tokens": [{"id": 4, "content": "<|begin_of_text|>"}],)"
+           R"( "post_processor": {"type": "Sequence", "processors": [{"type": "ByteLevel"},)"
+           R"( {"type": "TemplateProcessing", "single":)"
+           R"( [{"SpecialToken": {"id": "<|begin_of_text|>", "type_id": 0}},)"
+           R"( {"Sequence": {"id": "A", "type_id": 0}}]}]})")
+          .ok());
+  const TokenizerFile file = ReadTokenizer(folder_.path()).value();
+  EXPECT_EQ(file.pattern, "\\p{N}{1,3}|[a-z]+");
+  EXPECT_TRUE(file.whole_pieces);
+  EXPECT_FALSE(file.of_letters);
+  EXPECT_EQ(file.begins, 4U);
+}
+
+TEST(BpeTokenizer, CutsByItsOwnPatternAndTakesPiecesThatAreTokens) {
+  TokenizerFile file = FileOf({{"1", "2"}, {"12", "3"}, {"123", "4"}, {"a", "b"}});
+  file.pattern = R"(\p{N}{1,3}|[a-z]+)";
+  BpeTokenizer tokenizer = BpeTokenizer::Make(file).value();
+  EXPECT_THAT(Split(&tokenizer, "1234ab"), ElementsAre("123", "4", "ab"));
+  EXPECT_THAT(Split(&tokenizer, "ab, ab"), ElementsAre("ab", ",", " ", "ab"))
+      << "what lies between two matches is a piece";
+
+  file.tokens.emplace_back("xyz");  // a token that no merge makes
+  EXPECT_THAT(Split(&tokenizer, "xyz"), ElementsAre("x", "y", "z"));
+  file.whole_pieces = true;
+  BpeTokenizer whole = BpeTokenizer::Make(file).value();
+  EXPECT_THAT(Split(&whole, "xyz"), ElementsAre("xyz"));
+  EXPECT_THAT(Split(&whole, "xyzab"), ElementsAre("x", "y", "z", "ab"));
+  file.pattern = "(";
+  EXPECT_THAT(BpeTokenizer::Make(file).status().what(), HasSubstr("none of PCRE2's"));
+}
+
+// Llama 2's: ids 0 to 2 are special, then bytes, then letters and what merges make.
+std::string SentencepieceVocabulary() {
+  std::string vocabulary = R"("<unk>": 0, "<s>": 1, "</s>": 2)";
+  for (int byte = 0; byte < 256; ++byte) {
+    std::array<char, 24> entry{};
+    std::snprintf(entry.data(), entry.size(), R"(, "<0x%02X>": %d)", byte, byte + 3);
+    vocabulary += entry.data();
+  }
+  int id = 259;
+  for (const char* token : {"\u2581", "a", "b", "A", "é", "ab", "\u2581ab", "\u2581\u2581"})
+    vocabulary += ", \"" + std::string(token) + "\": " + std::to_string(id++);
+  return vocabulary;
+}
+
+constexpr const char* kMergesOfLetters =
+    R"("merges": [["a", "b"], ["\u2581", "ab"], ["\u2581", "\u2581"]])";
+
+TEST_F(TokenizerFiles, OfLlama2sKindAreOfLettersAndFallBackToBytes) {
+  const std::string model = R"("type": "BPE", "byte_fallback": true, "vocab": {)" +
+                            SentencepieceVocabulary() + "}, " + kMergesOfLetters;
+  const auto made = [&](const char* scheme) {
+    EXPECT_TRUE(
+        Read(model,
+             R"("type": "Metaspace", "replacement": "\u2581", "split": false, )"
+             R"("prepend_scheme": ")" +
+                 std::string(scheme) + "\"",
+             R"(, "added_tokens": [{"id": 2, "content": "</s>"}, {"id": 1, "content": "<s>"}])")
+            .ok());
+    return BpeTokenizer::Make(ReadTokenizer(folder_.path()).value());
+  };
+  BpeTokenizer always = made("always").value(), first = made("first").value(),
+               never = made("never").value();
+  EXPECT_THAT(Split(&always, "ab"), ElementsAre(" ab"));
+  EXPECT_THAT(Split(&always, " ab"), ElementsAre(" ab")) << "it has its space";
+  EXPECT_THAT(Split(&always, "ab  ab"), ElementsAre(" ab", " ", " ab"));
+  EXPECT_THAT(Split(&always, "ab</s>ab"), ElementsAre(" ab", "</s>", " ab"));
+  EXPECT_THAT(Split(&first, "ab</s>ab"), ElementsAre(" ab", "</s>", "ab"));
+  EXPECT_THAT(Split(&first, "</s>ab"), ElementsAre("</s>", "ab"));
+  EXPECT_THAT(Split(&never, "ab"), ElementsAre("ab"));
+  EXPECT_THAT(Split(&never, "é"), ElementsAre("é")) << "a letter of two bytes";
+  EXPECT_THAT(Split(&never, "ö\n"), ElementsAre("\xC3", "\xB6", "\n"));
+  EXPECT_THAT(Split(&never, "\xFFz"), ElementsAre("\xFF", "z")) << "no UTF-8";
+  EXPECT_EQ(always.end_of_text(), 2U);
+
+  // The letter A is not the byte 0x41, whose token has the same text.
+  std::vector<uint32_t> ids;
+  never.Encode("AZ", &ids);
+  EXPECT_THAT(ids, ElementsAre(262U, 3U + 'Z'));
+
+  // The form of earlier releases.
+  folder_.Write("tokenizer.json",
+                "{\"model\": {" + model +
+                    R"(}, "pre_tokenizer": null,)"
+                    R"( "normalizer": {"type": "Sequence", "normalizers":)"
+                    R"( [{"type": "Prepend", "prepend": "\u2581"}, {"type": "Replace",)"
+                    R"( "pattern": {"String": " "}, "content": "\u2581"}]}})");
+  auto former = ReadTokenizer(folder_.path());
+  ASSERT_TRUE(former.ok()) << former.status().Format();
+  EXPECT_EQ(former->prefix, SpacePrefix::kEachPartAlways);
+  EXPECT_THAT(Read(R"("type": "BPE", "byte_fallback": true, "vocab": {"a": 0}, "merges": [])",
+                   R"("type": "Metaspace", "replacement": "\u2581", "split": false)")
+                  .what(),
+              HasSubstr("byte 0 has no token"));
 }
 
 TEST_F(TokenizerFiles, AreCopiedToWhereWeightsAreSaved) {
