@@ -8,6 +8,7 @@
 #include <map>
 
 #include "tests/fakes/fake_clock.h"
+#include "trainer/output/server_lanes.h"
 #include "trainer/output/traced_seams.h"
 
 namespace tidepool::trainer {
@@ -161,7 +162,11 @@ void CheckForm(const std::string& json) {
   struct Span {
     double from, to;
   };
-  std::map<int64_t, std::vector<Span>> lanes;
+  using Lane = std::pair<int64_t, int64_t>;  // process and thread
+  std::map<Lane, std::vector<Span>> lanes;
+  const auto lane_of = [](const boost::json::value& event) {
+    return Lane{event.at("pid").to_number<int64_t>(), event.at("tid").to_number<int64_t>()};
+  };
   std::map<std::string, std::vector<const boost::json::value*>> flows;
   const boost::json::value trace = boost::json::parse(json);
   for (const auto& event : trace.at("traceEvents").as_array()) {
@@ -170,8 +175,7 @@ void CheckForm(const std::string& json) {
     const double at = event.at("ts").to_number<double>();
     EXPECT_GE(at, 0);
     if (kind == "X") {
-      lanes[event.at("tid").to_number<int64_t>()].push_back(
-          {at, at + event.at("dur").to_number<double>()});
+      lanes[lane_of(event)].push_back({at, at + event.at("dur").to_number<double>()});
     } else {
       ASSERT_TRUE(kind == "s" || kind == "f") << kind;
       flows[std::string(event.at("id").as_string())].push_back(&event);
@@ -184,7 +188,7 @@ void CheckForm(const std::string& json) {
         const bool apart = a.to <= b.from || b.to <= a.from;
         const bool within =
             (a.from >= b.from && a.to <= b.to) || (b.from >= a.from && b.to <= a.to);
-        EXPECT_TRUE(apart || within) << "lane " << lane << ": " << a.from << " to " << a.to
+        EXPECT_TRUE(apart || within) << "lane " << lane.second << ": " << a.from << " to " << a.to
                                      << " and " << b.from << " to " << b.to;
       }
     }
@@ -198,7 +202,7 @@ void CheckForm(const std::string& json) {
     EXPECT_LE(points[0]->at("ts").to_number<double>(), points[1]->at("ts").to_number<double>());
     for (const auto* point : points) {
       const double at = point->at("ts").to_number<double>();
-      const auto& spans = lanes[point->at("tid").to_number<int64_t>()];
+      const auto& spans = lanes[lane_of(*point)];
       EXPECT_TRUE(std::any_of(spans.begin(), spans.end(),
                               [at](const Span& span) { return span.from <= at && at <= span.to; }))
           << id << " ends on no slice";
@@ -267,6 +271,69 @@ TEST_F(StepTraceTest, OperatorsLieInLayersAndCopiesFlowToTheirUse) {
   EXPECT_EQ(points, (std::vector<std::string>{"s fetch 2 at 2", "f fetch 7 at 3",
                                               "s fetch 102 at 8", "f fetch 7 at 9",
                                               "s gradient 7 at 14", "f gradient 3 at 14"}));
+}
+
+// What memserver did stands beside, on the same clock: from the update to the copy to the fetch.
+TEST_F(StepTraceTest, MemserversOwnCopiesAndUpdatesAreAProcessBesideTheRank) {
+  trace_.BeginStep(1);
+  const int64_t zero_ns = trace_.from_ns();
+  EXPECT_EQ(zero_ns, clock_.NowNs());
+  const StepTrace::Id fetch = trace_.Begin(TraceLane::kH2D, "chunk 3", 3);
+  Pass(20);
+  trace_.End(fetch);
+  const auto at = [zero_ns](int64_t micros) { return zero_ns + micros * 1000; };
+  const auto work = [&](const char* what, uint64_t worker, uint64_t piece, int64_t from,
+                        int64_t to) {
+    return client::ServerSpan{what, {}, worker, 3, piece, at(from), at(to)};
+  };
+  const auto copy = [&](const char* what, uint64_t rank, int64_t from, int64_t to) {
+    return client::ServerSpan{what, rank, {}, 3, 0, at(from), at(to)};
+  };
+  trace_.SetServer({work("update", 1, 0, 1, 4), work("update", 0, 1, 2, 7), copy("fetch", 0, 8, 18),
+                    copy("fetch", 1, 9, 12), copy("fetch", 1, 10, 15), copy("fetch", 0, 18, 19),
+                    copy("gradient", 0, 16, 17), work("scan", 1, 0, 17, 19)});
+
+  const std::string text = trace_.Render(0);
+  CheckForm(text);
+  std::map<std::string, std::vector<std::string>> lanes;  // by name
+  std::map<int64_t, std::string> names;
+  std::vector<std::string> flows;
+  const boost::json::value trace = boost::json::parse(text);
+  for (const auto& event : trace.at("traceEvents").as_array()) {
+    if (event.at("pid").to_number<int64_t>() != static_cast<int64_t>(kServerProcess)) continue;
+    const std::string kind(event.at("ph").as_string()), name(event.at("name").as_string());
+    const auto tid = event.at("tid").to_number<int64_t>();
+    if (name == "process_name") {
+      EXPECT_EQ(event.at("args").at("name").as_string(), "memserver");
+    }
+    if (name == "thread_name") names[tid] = std::string(event.at("args").at("name").as_string());
+    const auto number = [&event](const char* key) {
+      return std::to_string(event.at(key).to_number<int64_t>());
+    };
+    if (kind == "X")
+      lanes[names[tid]].push_back(name + ": " + number("ts") + " + " + number("dur"));
+    if (kind == "s" || kind == "f") flows.push_back(kind + " " + names[tid] + " " + number("ts"));
+  }
+  const std::map<std::string, std::vector<std::string>> wanted{
+      {"worker 0", {"update chunk 3, piece 1: 2 + 5"}},
+      {"worker 1", {"update chunk 3: 1 + 3", "scan chunk 3: 17 + 2"}},
+      {"fetches of rank 0", {"chunk 3: 8 + 10", "chunk 3: 18 + 1"}},
+      {"fetches of rank 1", {"chunk 3: 9 + 3"}},
+      {"fetches of rank 1 (2)", {"chunk 3: 10 + 5"}},
+      {"gradients of rank 0", {"chunk 3: 16 + 1"}}};
+  EXPECT_EQ(lanes, wanted);
+  EXPECT_EQ(flows, (std::vector<std::string>{"s worker 0 7", "f fetches of rank 0 8",
+                                             "s worker 0 7", "f fetches of rank 1 9"}))
+      << "from the last piece of the update to each rank's first copy";
+  trace_.BeginStep(2);
+  EXPECT_EQ(trace_.Render(0).find("memserver"), std::string::npos) << "that was another step";
+}
+
+TEST(ServersClock, IsTheSameWhereItsTimeLiesBetweenQuestionAndAnswer) {
+  EXPECT_EQ(NsAhead(105, 100, 120), 0);
+  EXPECT_EQ(NsAhead(100, 100, 120), 0);
+  EXPECT_EQ(NsAhead(5110, 100, 120), 5000) << "another time namespace";
+  EXPECT_EQ(NsAhead(10, 100, 120), -100);
 }
 
 TEST(OperatorsOfAStep, ThatItDoesNotHoldAreCounted) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 
+#include "trainer/output/server_lanes.h"
 #include "trainer/output/trace_events.h"
 
 namespace tidepool::trainer {
@@ -53,6 +54,7 @@ void StepTrace::BeginStep(uint64_t step) {
   first_ += slices_.size();
   slices_.clear();
   marks_.clear();
+  server_.clear();
   operators_.Clear();
   if (timer_.begin_step) timer_.begin_step();
   begin_ns_ = clock_->NowNs();
@@ -106,12 +108,15 @@ void StepTrace::AddOperators(TraceEvents* events) const {
     events->Add({Number(TraceLane::kOperators), each.name, each.from_ns, each.to_ns});
 }
 
+int64_t StepTrace::from_ns() const {
+  return update_from_ns_ > 0 ? std::min(update_from_ns_, begin_ns_) : begin_ns_;
+}
+
 std::string StepTrace::Render(uint32_t rank) const {
-  const int64_t zero_ns = update_from_ns_ > 0 ? std::min(update_from_ns_, begin_ns_) : begin_ns_;
   const std::string more = operators_.left_out() > 0
                                ? ", " + std::to_string(operators_.left_out()) + " operators more"
                                : "";
-  TraceEvents events(zero_ns, rank,
+  TraceEvents events(from_ns(), rank,
                      "rank " + std::to_string(rank) + ", step " + std::to_string(step_) + more);
   for (size_t i = 0; i < kLaneNames.size(); ++i) events.NameLane(i + 1, kLaneNames[i]);
   for (const TraceSlice& slice : ComputeSlices()) events.Add(slice);
@@ -137,6 +142,7 @@ std::string StepTrace::Render(uint32_t rank) const {
   }
   AddOperators(&events);
   for (const TraceFlow& flow : flows) events.Add(flow);
+  AddServerLanes(server_, &events);
   return events.Take();
 }
 

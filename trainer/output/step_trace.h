@@ -13,6 +13,8 @@
 //                    version once: the update is complete by then
 //   layers and       forward and backward of each micro-batch; nested in them, the layers whose
 //   operators        parameters are used; nested in these, LibTorch's operators and backward nodes
+// Beside them stands memserver as a process of its own, with what it did meanwhile
+// (server_lanes.h), if its spans were given.
 // Flows lead from the fetch of a chunk to the operator that uses it, and from the last operator
 // that used it to the transfer of its gradients. They show the copies that a step waits for.
 // Copies that overlap are in separate rows of their lane.
@@ -28,6 +30,7 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "client/admin/ask_spans.h"
 #include "trainer/output/operator_trace.h"
 
 namespace tidepool::trainer {
@@ -74,6 +77,11 @@ class StepTrace {
   void Sealed() { sealed_ns_ = clock_->NowNs(); }
   void ChunkSeen() { seen_ns_ = clock_->NowNs(); }
 
+  // The time at which the trace of this step begins: its begin, or the seal of the step before.
+  int64_t from_ns() const;
+  // What memserver did since from_ns(), by this clock. The next step drops it.
+  void SetServer(std::vector<client::ServerSpan> spans) { server_ = std::move(spans); }
+
   // {"displayTimeUnit":"ms","traceEvents":[...]}
   std::string Render(uint32_t rank) const;
 
@@ -94,6 +102,7 @@ class StepTrace {
   std::vector<TraceSlice> slices_;
   std::vector<Mark> marks_;
   OperatorTrace operators_;
+  std::vector<client::ServerSpan> server_;
   Id first_ = 1;  // of slices_.front()
 };
 

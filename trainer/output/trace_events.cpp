@@ -16,6 +16,11 @@ TraceEvents::TraceEvents(int64_t zero_ns, uint64_t process, const std::string& n
   Name("process_name", 0, name);
 }
 
+void TraceEvents::BeginProcess(uint64_t process, const std::string& name) {
+  process_ = process;
+  Name("process_name", 0, name);
+}
+
 double TraceEvents::Micros(int64_t ns) const {
   return std::round(static_cast<double>(ns - zero_ns_) / 1000);
 }

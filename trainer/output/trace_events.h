@@ -25,6 +25,8 @@ class TraceEvents {
   // `process`, `name`: number and name of the traced process.
   TraceEvents(int64_t zero_ns, uint64_t process, const std::string& name);
 
+  // The events added from now on belong to another process, of this number and name.
+  void BeginProcess(uint64_t process, const std::string& name);
   // Names a lane in the viewer.
   void NameLane(uint64_t lane, const std::string& name);
   // Adds slices of one lane that may overlap without nesting: each goes to the lane's first free
@@ -45,7 +47,7 @@ class TraceEvents {
   void AddPoint(const char* kind, const TraceFlow& flow, const TraceSlice& slice, int64_t at_ns);
 
   const int64_t zero_ns_;
-  const uint64_t process_;
+  uint64_t process_;
   uint64_t flows_ = 0;
   JsonWriter json_;
 };

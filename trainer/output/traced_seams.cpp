@@ -110,7 +110,7 @@ Status TracedCollective::Wait(Ticket ticket) {
 
 RunTrace::RunTrace(const Clock* clock, DeviceTimer timer, client::ChunkService* service,
                    const std::vector<Collective*>& groups)
-    : trace_(clock, std::move(timer)), service_(service, &trace_) {
+    : clock_(clock), trace_(clock, std::move(timer)), service_(service, &trace_) {
   for (Collective* group : groups) {
     groups_.push_back(group != nullptr ? std::make_unique<TracedCollective>(group, &trace_)
                                        : nullptr);
@@ -121,6 +121,22 @@ std::vector<Collective*> RunTrace::groups() const {
   std::vector<Collective*> groups;
   for (const auto& group : groups_) groups.push_back(group.get());
   return groups;
+}
+
+Status RunTrace::BeginServer(const std::string& socket_dir, const std::string& job) {
+  ServerRecord record(clock_, socket_dir, job);
+  TP_RETURN_IF_ERROR(record.Begin());
+  server_.emplace(std::move(record));
+  return {};
+}
+
+Status RunTrace::TakeServer() {
+  if (!server_) return {};
+  auto spans = server_->Take(trace_.from_ns());
+  server_.reset();
+  if (!spans.ok()) return spans.status();
+  trace_.SetServer(std::move(spans).value());
+  return {};
 }
 
 Status RunTrace::Write(const std::string& path, uint32_t rank) const {

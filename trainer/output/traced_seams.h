@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "client/chunk_service.h"
 #include "trainer/comm/collective.h"
+#include "trainer/output/server_lanes.h"
 #include "trainer/output/step_trace.h"
 
 namespace tidepool::trainer {
@@ -107,10 +109,17 @@ class RunTrace {
   StepTrace* step() { return &trace_; }
   client::ChunkService* service() { return &service_; }
   std::vector<Collective*> groups() const;
+  // Has memserver record what it does for the job. Errors: as ServerRecord::Begin.
+  Status BeginServer(const std::string& socket_dir, const std::string& job);
+  // Takes that into the trace of the last step; call it while the job exists. Does nothing if
+  // BeginServer has failed. Errors: as ServerRecord::Take.
+  Status TakeServer();
   // Writes the last step, labelled as `rank`'s. Errors: kFileWriteFailed.
   Status Write(const std::string& path, uint32_t rank) const;
 
  private:
+  const Clock* const clock_;
+  std::optional<ServerRecord> server_;  // while memserver records
   StepTrace trace_;
   TracedService service_;
   std::vector<std::unique_ptr<TracedCollective>> groups_;

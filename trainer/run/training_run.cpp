@@ -152,13 +152,28 @@ Status TrainingRun::Train() {
       .say = [this](const std::string& line) { voice_.Say(line); },
       .base = base});
 
+  BeginServerTrace();
   device_->ResetPeak();
   Result<TrainSummary> trained = TrainLoop(task);
+  TakeServerTrace();
   // A failure was already reported.
   (void)checkpoints_->Finish(session_->service());
   if (!trained.ok()) return WithShares(trained.status(), ShortAt::kStep);
   summary_ = trained.value();
   return {};
+}
+
+// A trace without what memserver did is better than none: its absence is said, and no error.
+void TrainingRun::BeginServerTrace() {
+  if (model_->trace() == nullptr) return;
+  const Status begun = model_->trace()->BeginServer(session_->socket_dir(), plan_.spec.name);
+  if (!begun.ok()) voice_.Say("trace     without memserver's side: " + begun.what() + "\n");
+}
+
+void TrainingRun::TakeServerTrace() {
+  if (model_->trace() == nullptr) return;
+  const Status taken = model_->trace()->TakeServer();
+  if (!taken.ok()) voice_.Say("trace     without memserver's side: " + taken.what() + "\n");
 }
 
 // Computing the hash reads the whole base file; the result is remembered.

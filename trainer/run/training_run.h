@@ -103,6 +103,8 @@ class TrainingRun {
   Status DescribeModel(const std::string& directory) const;
   Result<TrainTask> MakeTask();
   Status Train();
+  void BeginServerTrace();
+  void TakeServerTrace();
   Status Save();
   void Leave();
   Status DryRun() const;

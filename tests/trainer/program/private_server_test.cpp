@@ -5,9 +5,11 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -71,6 +73,63 @@ TEST_F(PrivateServer, TrainsAndHasEndedWithTheRun) {
   };
   EXPECT_LT(held_out(2), held_out(0)) << "it did not learn";
   EXPECT_GT(Weights("alone").size(), 400'000U);
+}
+
+// One clock: memserver's updates lie in the lane of the update as this rank sees it, and each of
+// its copies for this rank lies within the rank's own.
+TEST_F(PrivateServer, TheTraceHasMemserversCopiesAndUpdatesOnTheSameClock) {
+  const std::string file = Out("trace.json");
+  const auto trainer = Start(Words("traced", {{"--standalone", ""},
+                                              {"--steps", "4"},
+                                              {"--eval-every", "0"},
+                                              {"--rcache", "60%"},
+                                              {"--trace", file}}),
+                             {"TMPDIR=" + place_.path()});
+  ExpectDone(trainer.get());
+  EXPECT_THAT(trainer->Output(), Not(HasSubstr("without memserver's side")));
+
+  struct Slice {
+    double from, to;
+  };
+  std::map<std::string, std::vector<Slice>> updates, copies, fetches;  // by chunk
+  std::map<int64_t, std::string> lanes;
+  double sealed = -1, seen = -1;
+  std::ifstream stream(file);
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  const boost::json::value trace = boost::json::parse(text);
+  for (const auto& event : trace.at("traceEvents").as_array()) {
+    const bool server = event.at("pid").to_number<int64_t>() > 0;
+    const auto lane = event.at("tid").to_number<int64_t>();
+    const std::string name(event.at("name").as_string());
+    if (server && name == "thread_name") lanes[lane] = event.at("args").at("name").as_string();
+    if (event.at("ph").as_string() != "X") continue;
+    const double from = event.at("ts").to_number<double>();
+    const Slice slice{from, from + event.at("dur").to_number<double>()};
+    if (!server && name.starts_with("update of step")) sealed = slice.from, seen = slice.to;
+    if (!server && (lane % 100) == 2) fetches[name].push_back(slice);
+    if (server && lanes[lane].starts_with("worker") && name.starts_with("update "))
+      updates[name.substr(7, name.find(',') - 7)].push_back(slice);
+    if (server && lanes[lane].starts_with("fetches of rank 0")) copies[name].push_back(slice);
+  }
+
+  constexpr double kRounding = 2;  // microseconds
+  ASSERT_GE(sealed, 0);
+  EXPECT_GT(updates.size(), 3u);
+  EXPECT_GT(copies.size(), 3u);
+  size_t begun = 0, within = 0;
+  for (const auto& [chunk, slices] : updates) {
+    ASSERT_FALSE(slices.empty());
+    for (const Slice& slice : slices) begun += slice.from >= sealed && slice.from <= seen ? 1 : 0;
+  }
+  EXPECT_GE(begun, updates.size()) << "each chunk was updated between the seal and its fetch";
+  for (const auto& [chunk, slices] : copies) {
+    for (const Slice& copy : slices) {
+      within += std::any_of(fetches[chunk].begin(), fetches[chunk].end(), [&](const Slice& fetch) {
+        return fetch.from <= copy.from + kRounding && copy.to <= fetch.to + kRounding;
+      });
+    }
+  }
+  EXPECT_GE(within, copies.size());
 }
 
 // Each step, the first one too, moves what its plan says: without a plan there would be no theory.
