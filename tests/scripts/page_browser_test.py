@@ -118,14 +118,44 @@ class InABrowser(unittest.TestCase):
                 with open(path, encoding="utf-8") as file:
                     page_looks.check_html(self, file.read())
                 continue
-            for width in page_looks.WIDTHS:
-                self.browser.evaluate(f"document.documentElement.setAttribute('width', {width})")
-                texts = self.browser.evaluate(page_looks.TEXTS.replace("document.body", "document.documentElement"))
-                self.assertGreater(len(texts), 10)
-                self.assertEqual(page_looks.overlaps(texts), [], width)
-                self.assertEqual([text for text in texts if text[1] < 0 or text[3] > width], [], width)
+            self.check_svg()
             self.browser.evaluate("document.documentElement.setAttribute('width', 960)")
             self.photograph("residency")
+
+    def check_svg(self):
+        """The image that is open, at three widths: no word covers another, and none is cut."""
+        for width in page_looks.WIDTHS:
+            self.browser.call("Emulation.setDeviceMetricsOverride", width=width, height=1400, deviceScaleFactor=1, mobile=False)
+            self.browser.evaluate(f"document.documentElement.setAttribute('width', {width})")
+            texts = self.browser.evaluate(page_looks.TEXTS.replace("document.body", "document.documentElement"))
+            self.assertGreater(len(texts), 10)
+            self.assertEqual(page_looks.overlaps(texts), [], width)
+            self.assertEqual([text for text in texts if text[1] < 0 or text[3] > width], [], width)
+        self.browser.call("Emulation.setDeviceMetricsOverride", width=1240, height=1400, deviceScaleFactor=1, mobile=False)
+
+    def check_timeline(self):
+        """The picture of a planned pipeline, light and dark: as above, and each lane's work lies in its frame."""
+        trainer = os.path.join(BUILD, "bin", "trainer")
+        if not os.path.exists(trainer):
+            return  # a build without LibTorch
+        path, machine = os.path.join(self.page.folder.name, "timeline.svg"), os.path.join(self.page.folder.name, "machine.json")
+        with open(machine, "w", encoding="utf-8") as file:
+            json.dump({"origin": "an example", "root_complexes": [{"gpus": 2, "gb_per_s": 13.1}] * 2, "gpu_memory": "24GiB", "tflops": 35}, file)
+        plan = ["estimate", "--preset", "gpt2-4b", "--dtype", "bf16", "--batch", "1", "--pipeline", "auto", "--accumulate", "4", "--topology", machine, "--timeline", path]
+        subprocess.run([trainer, *plan], check=True, stdout=subprocess.DEVNULL, timeout=120, stdin=subprocess.DEVNULL)
+        self.browser.call("Page.navigate", url="file://" + path)
+        self.browser.wait_for("location.pathname.endsWith('timeline.svg') && document.readyState === 'complete'")
+        self.check_svg()
+        outside = """(() => {
+          const all = kind => [...document.querySelectorAll(kind)].map(each => each.getBoundingClientRect()), lanes = all('rect.lane');
+          const inside = box => lanes.some(lane => box.left >= lane.left - 1 && box.right <= lane.right + 1 && box.top >= lane.top - 1 && box.bottom <= lane.bottom + 1);
+          return [lanes.length, all('rect.forward, rect.backward, rect.weights, rect.tensors, rect.sums').filter(box => !inside(box)).length];
+        })()"""
+        for width in page_looks.WIDTHS:
+            self.browser.evaluate(f"document.documentElement.setAttribute('width', {width})")
+            self.assertEqual(self.browser.evaluate(outside), [8, 5], f"4 GPUs and 4 links; only the key's squares lie elsewhere at {width}")
+        self.browser.evaluate("document.documentElement.setAttribute('width', 420)")
+        self.photograph("timeline")
 
     def test_from_an_empty_server_to_one_that_is_gone(self):
         browser = self.browser
@@ -150,6 +180,7 @@ class InABrowser(unittest.TestCase):
         self.assertEqual({url.split("#")[0].split("/")[2] for url in browser.requests if not url.startswith("data:")}, {f"127.0.0.1:{self.page.port}"})
         self.check_report()
         self.check_residency()
+        self.check_timeline()
         browser.call("Page.navigate", url=self.page.url)
         browser.wait_for("window.tidepool?.looks > 1")
         self.page.server.send_signal(signal.SIGKILL)

@@ -329,6 +329,41 @@ TEST_F(StepTraceTest, MemserversOwnCopiesAndUpdatesAreAProcessBesideTheRank) {
   EXPECT_EQ(trace_.Render(0).find("memserver"), std::string::npos) << "that was another step";
 }
 
+TEST_F(StepTraceTest, APlannedStepStandsBesideTheRealOneAndBeginsWithIt) {
+  trace_.SetPlan({"planned: tiny: 2 stages on 2 GPUs",
+                  {{"GPU 0", "forward 0 of stage 0", 10'000, 30'000},
+                   {"GPU 1", "forward 0 of stage 1", 35'000, 60'000},
+                   {"GPU 0", "backward 0 of stage 0", 70'000, 90'000},
+                   {"complex 0 up", "weights of stage 0", 0, 10'000}}});
+  Pass(3);
+  trace_.BeginStep(1);
+  trace_.Compute("forward 0 of stage 0");
+  Pass(12);
+  trace_.Compute("");
+  for (uint64_t step : {1, 2}) {
+    if (step == 2) trace_.BeginStep(2);
+    const std::string text = trace_.Render(0);
+    CheckForm(text);
+    std::vector<Slice> planned;
+    const boost::json::value trace = boost::json::parse(text);
+    for (const auto& event : trace.at("traceEvents").as_array()) {
+      if (event.at("pid").to_number<int64_t>() != static_cast<int64_t>(kPlanProcess)) continue;
+      if (event.at("name").as_string() == "process_name") {
+        EXPECT_EQ(event.at("args").at("name").as_string(), "planned: tiny: 2 stages on 2 GPUs");
+      }
+      if (event.at("ph").as_string() != "X") continue;
+      planned.push_back({event.at("tid").to_number<int64_t>(),
+                         std::string(event.at("name").as_string()),
+                         event.at("ts").to_number<double>(), event.at("dur").to_number<double>()});
+    }
+    EXPECT_EQ(planned, (std::vector<Slice>{{1, "forward 0 of stage 0", 10, 20},
+                                           {1, "backward 0 of stage 0", 70, 20},
+                                           {2, "forward 0 of stage 1", 35, 25},
+                                           {3, "weights of stage 0", 0, 10}}))
+        << "in step " << step;
+  }
+}
+
 TEST(ServersClock, IsTheSameWhereItsTimeLiesBetweenQuestionAndAnswer) {
   EXPECT_EQ(NsAhead(105, 100, 120), 0);
   EXPECT_EQ(NsAhead(100, 100, 120), 0);

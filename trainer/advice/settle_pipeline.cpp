@@ -83,6 +83,13 @@ Result<BlockProfile> ProfileOf(const PipelineModel& model) {
   return profile;
 }
 
+std::string TitleOf(const PipelineAdvice& advice) {
+  return advice.question.model.shape.name + ": " +
+         std::to_string(advice.best().task.stages.size()) + " stages on " +
+         std::to_string(advice.task.gpus) + " GPUs (" + advice.question.machine.topology.Name() +
+         "), a step of " + FormatNs(advice.best().schedule.step_ns);
+}
+
 Status WriteFiles(const PipelineOptions& files, const PipelineAdvice& advice) {
   if (!files.lp_file.empty()) {
     PipelineTask task = advice.task;
@@ -92,12 +99,7 @@ Status WriteFiles(const PipelineOptions& files, const PipelineAdvice& advice) {
   }
 
   if (files.timeline_file.empty()) return {};
-  const std::string title = advice.question.model.shape.name + ": " +
-                            std::to_string(advice.best().task.stages.size()) + " stages on " +
-                            std::to_string(advice.task.gpus) + " GPUs (" +
-                            advice.question.machine.topology.Name() + "), a step of " +
-                            FormatNs(advice.best().schedule.step_ns);
-  return WriteWholeFile(files.timeline_file, TimelineSvg(advice.best(), title));
+  return WriteWholeFile(files.timeline_file, TimelineSvg(advice.best(), TitleOf(advice)));
 }
 
 struct Asked {
@@ -174,6 +176,8 @@ Status SettleStages(RunOptions* options, const RankPlace& place) {
   for (;;) {
     TP_ASSIGN_OR_RETURN(const PipelineAdvice advice, AdvisePipeline(asked.question));
     TP_RETURN_IF_ERROR(PlaceStages(advice.best(), width, &options->pipeline));
+    if (!options->output.trace_file.empty())
+      options->pipeline.planned = {"planned: " + TitleOf(advice), PlannedSpans(advice.best())};
     const auto stages = static_cast<uint32_t>(options->pipeline.ends.size());
     if (!is_auto || stages == plan.shape.layers) return {};
     // A given rCache may be too small for the largest stage.

@@ -143,6 +143,7 @@ std::string StepTrace::Render(uint32_t rank) const {
   AddOperators(&events);
   for (const TraceFlow& flow : flows) events.Add(flow);
   AddServerLanes(server_, &events);
+  AddPlannedLanes(plan_, begin_ns_, &events);
   return events.Take();
 }
 

@@ -14,7 +14,7 @@
 //   layers and       forward and backward of each micro-batch; nested in them, the layers whose
 //   operators        parameters are used; nested in these, LibTorch's operators and backward nodes
 // Beside them stands memserver as a process of its own, with what it did meanwhile
-// (server_lanes.h), if its spans were given.
+// (server_lanes.h), if its spans were given, and the planned step of a pipeline (planned_lanes.h).
 // Flows lead from the fetch of a chunk to the operator that uses it, and from the last operator
 // that used it to the transfer of its gradients. They show the copies that a step waits for.
 // Copies that overlap are in separate rows of their lane.
@@ -32,6 +32,7 @@
 #include "base/ids.h"
 #include "client/admin/ask_spans.h"
 #include "trainer/output/operator_trace.h"
+#include "trainer/output/planned_lanes.h"
 
 namespace tidepool::trainer {
 
@@ -82,6 +83,9 @@ class StepTrace {
   // What memserver did since from_ns(), by this clock. The next step drops it.
   void SetServer(std::vector<client::ServerSpan> spans) { server_ = std::move(spans); }
 
+  // The plan of every step; stays.
+  void SetPlan(PlannedStep plan) { plan_ = std::move(plan); }
+
   // {"displayTimeUnit":"ms","traceEvents":[...]}
   std::string Render(uint32_t rank) const;
 
@@ -103,6 +107,7 @@ class StepTrace {
   std::vector<Mark> marks_;
   OperatorTrace operators_;
   std::vector<client::ServerSpan> server_;
+  PlannedStep plan_;
   Id first_ = 1;  // of slices_.front()
 };
 

@@ -96,6 +96,7 @@ Status RunModel::MakeEngine() {
     parts.service = trace_->service();
     parts.groups = trace_->groups();
     parts.trace = trace_->step();
+    trace_->step()->SetPlan(options.pipeline.planned);
   }
 
   if (parts_.plan.stages) return MakeStagedEngine(std::move(engine), std::move(parts));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "trainer/output/planned_lanes.h"
 
 namespace tidepool::trainer {
 
@@ -157,6 +158,7 @@ struct PipelineOptions {
   uint32_t columns = 1;        // parallel pipelines; each trains other sequences
   std::vector<uint32_t> ends;  // run: by stage, one past its last layer; set by SettleStages
   std::vector<Rank> ranks;     // likewise: the rank that computes the stage
+  PlannedStep planned;         // likewise: the schedule that they were chosen by
   std::string topology_file;   // the GPUs; empty: the paper's machine
   std::string lp_file;         // output of the partition's linear program; empty: none
   std::string timeline_file;   // output of the schedule's picture; empty: none

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <regex>
 #include <set>
@@ -27,32 +28,49 @@ struct Shape {
   }
 };
 
-std::vector<Shape> RectsOf(const std::string& svg) {
+constexpr std::array<double, 3> kWidths{420, 1280, 3840};
+
+// "12.5%" of a picture of this width, or a number of pixels, in pixels.
+double InPixels(const std::string& text, double width) {
+  const double number = std::stod(text);
+  return text.ends_with("%") ? number / 100 * width : number;
+}
+
+// False for what is shown in wider pictures only: class "w720" from 720 pixels on.
+bool IsShown(const std::string& kind, double width) {
+  std::smatch room;
+  return !std::regex_search(kind, room, std::regex("\\bw([0-9]+)")) || std::stod(room[1]) <= width;
+}
+
+std::vector<Shape> RectsOf(const std::string& svg, double wide = kWidths[1]) {
   const std::regex form(
-      "<rect class=\"(\\w+)\" x=\"([-0-9.]+)\" y=\"([-0-9.]+)\" width=\"([-0-9.]+)\" "
+      "<rect class=\"([a-z ]+)\" x=\"([-0-9.%]+)\" y=\"([-0-9.]+)\" width=\"([-0-9.%]+)\" "
       "height=\"([-0-9.]+)\"/>");
   std::vector<Shape> rects;
   for (std::sregex_iterator at(svg.begin(), svg.end(), form), end; at != end; ++at) {
     const std::smatch& m = *at;
-    rects.push_back({m[1], std::stod(m[2]), std::stod(m[3]), std::stod(m[4]), std::stod(m[5])});
+    rects.push_back(
+        {m[1], InPixels(m[2], wide), std::stod(m[3]), InPixels(m[4], wide), std::stod(m[5])});
   }
   return rects;
 }
 
 // Texts with room around each letter: what a wide font takes.
-std::vector<Shape> TextsOf(const std::string& svg) {
+std::vector<Shape> TextsOf(const std::string& svg, double wide) {
   const std::regex form(
-      "<text class=\"([a-z ]+)\" x=\"([-0-9.]+)\" y=\"([-0-9.]+)\">([^<]*)</text>");
+      "<text class=\"([a-z0-9 ]+)\" x=\"([-0-9.%]+)\" dx=\"([-0-9.]+)\" "
+      "y=\"([-0-9.]+)\">([^<]*)</text>");
   std::vector<Shape> texts;
   for (std::sregex_iterator at(svg.begin(), svg.end(), form), end; at != end; ++at) {
     const std::smatch& m = *at;
     const std::string kind = m[1];
-    const double letter = kind == "head" ? 10 : 6.6;
-    const double width = letter * static_cast<double>(m[4].length());
-    double x = std::stod(m[2]);
+    if (!IsShown(kind, wide)) continue;
+    const double letter = kind == "head" ? 9.6 : 6.6;
+    const double width = letter * static_cast<double>(m[5].length());
+    double x = InPixels(m[2], wide) + std::stod(m[3]);
     if (kind.ends_with("end")) x -= width;
-    if (kind.ends_with("middle") || kind == "number") x -= width / 2;
-    texts.push_back({kind, x, std::stod(m[3]) - 10, width, 12});
+    if (kind.ends_with("middle") || kind.starts_with("number")) x -= width / 2;
+    texts.push_back({kind, x, std::stod(m[4]) - 10, width, 12});
   }
   return texts;
 }
@@ -101,11 +119,11 @@ TEST(TimelineSvg, CoversNothingByAnythingElse) {
         if (kWork.count(rect.kind) != 0) lanes[rect.y].push_back(rect);
         if (rect.kind == "lane") ++frames;
       }
-      // GPUs, two links a complex; and the legend's row.
+      // GPUs, and two links a complex.
       uint32_t expected = static_cast<uint32_t>(2 * gpus.size());
       for (const uint32_t count : gpus) expected += count;
       EXPECT_EQ(frames, expected);
-      EXPECT_EQ(lanes.size(), expected + 1);
+      EXPECT_EQ(lanes.size(), expected);
 
       for (auto& [y, lane] : lanes) {
         std::sort(lane.begin(), lane.end(),
@@ -117,29 +135,51 @@ TEST(TimelineSvg, CoversNothingByAnythingElse) {
   }
 }
 
-TEST(TimelineSvg, HasTextsThatCoverNoOther) {
+TEST(TimelineSvg, HasTextsThatCoverNoOtherAtAnyWidth) {
   for (const PaperModel& model : kPaperModels) {
     const std::string svg = PictureOf(model, {2, 2});
-    const std::vector<Shape> texts = TextsOf(svg);
-    ASSERT_GT(texts.size(), 20U);
-    for (size_t i = 0; i < texts.size(); ++i) {
-      EXPECT_GE(texts[i].x, 0) << texts[i].kind;
-      for (size_t j = i + 1; j < texts.size(); ++j)
-        EXPECT_FALSE(texts[i].Covers(texts[j])) << model.name << ": " << i << " and " << j;
-    }
     // The axis says what it shows.
     EXPECT_NE(svg.find("onds from the begin of the step</text>"), std::string::npos);
-    // The numbers of stages lie on what is computed: their middle is in a box, or where two meet.
-    const std::vector<Shape> rects = RectsOf(svg);
-    for (const Shape& text : texts) {
-      if (text.kind != "number") continue;
-      EXPECT_TRUE(std::any_of(rects.begin(), rects.end(), [&](const Shape& rect) {
-        const double middle = text.x + text.width / 2;
-        return (rect.kind == "forward" || rect.kind == "backward") && rect.Covers(text) &&
-               rect.x <= middle + 0.02 && middle <= rect.x + rect.width + 0.02;
-      }));
+    for (const double wide : kWidths) {
+      SCOPED_TRACE(std::string(model.name) + " at " + std::to_string(wide));
+      const std::vector<Shape> texts = TextsOf(svg, wide);
+      ASSERT_GT(texts.size(), 18U);
+      for (size_t i = 0; i < texts.size(); ++i) {
+        EXPECT_GE(texts[i].x, 0) << texts[i].kind;
+        EXPECT_LE(texts[i].x + texts[i].width, wide) << texts[i].kind;
+        for (size_t j = i + 1; j < texts.size(); ++j)
+          EXPECT_FALSE(texts[i].Covers(texts[j])) << i << " and " << j;
+      }
+      // The numbers of stages lie on what is computed: their middle is in a box, or where two meet.
+      const std::vector<Shape> rects = RectsOf(svg, wide);
+      for (const Shape& text : texts) {
+        if (!text.kind.starts_with("number")) continue;
+        EXPECT_TRUE(std::any_of(rects.begin(), rects.end(), [&](const Shape& rect) {
+          const double middle = text.x + text.width / 2;
+          return (rect.kind == "forward" || rect.kind == "backward") && rect.Covers(text) &&
+                 rect.x <= middle + 0.05 && middle <= rect.x + rect.width + 0.05;
+        }));
+      }
     }
   }
+}
+
+TEST(PlannedSpans, AreTheComputationsAndCopiesOfTheSchedule) {
+  auto advice = AdvisePipeline(QuestionOf(kPaperModels[0], {1, 1}));
+  ASSERT_TRUE(advice.ok());
+  const PipelineSchedule& schedule = advice->best().schedule;
+  const std::vector<PlannedSpan> spans = PlannedSpans(advice->best());
+  EXPECT_EQ(spans.size(), schedule.computes.size() + schedule.spans.size());
+  std::set<std::string> lanes;
+  int64_t end_ns = 0;
+  for (const PlannedSpan& span : spans) {
+    EXPECT_LE(span.start_ns, span.end_ns);
+    lanes.insert(span.lane);
+    end_ns = std::max(end_ns, span.end_ns);
+  }
+  EXPECT_EQ(lanes, (std::set<std::string>{"GPU 0", "GPU 1", "complex 0 down", "complex 0 up",
+                                          "complex 1 down", "complex 1 up"}));
+  EXPECT_EQ(end_ns, schedule.step_ns);
 }
 
 TEST(TimelineSvg, WritesTitlesAsText) {
