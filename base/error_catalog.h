@@ -71,8 +71,7 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
     "give a smaller --pool, or free memory (limits of the cgroup count)")                          \
   X(MemoryMapFailed, 2002, kIo, kExitHostMemory,                                                   \
     "The system refused to make, size, seal or map memory.",                                       \
-    "check `ulimit -v` and `ulimit -f` (shared memory counts as a file), free memory and the "     \
-    "cgroup limit")                                                                                \
+    "check `ulimit -v`, `ulimit -f` (shared memory counts) and the cgroup limit; free memory")     \
   X(SocketInUse, 2003, kRefused, kExitFailed,                                                      \
     "Another memserver already listens in this socket directory.",                                 \
     "stop the other memserver, or give another --socket-dir")                                      \
@@ -107,15 +106,13 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
     "The job would bring its account (its user, or the job itself where it has a quota) above "    \
     "its limit, or its user above the ranks, "                                                     \
     "jobs or places in the queue that one user may have.",                                         \
-    "end another job of the account, or ask an operator for `memctl job quota` or a larger "       \
-    "--user-sessions-max or --user-jobs-max")                                                      \
+    "end a job, or ask an operator: `memctl job quota`, --user-sessions-max, --user-jobs-max")     \
   X(QuotaRefused, 2105, kRefused, kExitRefused,                                                    \
     "A quota would guarantee bytes that other jobs hold or that are guaranteed to others.",        \
     "guarantee less, or wait until jobs have ended; `memctl ps` lists what they hold")             \
   X(NvmeRingDenied, 2201, kIo, kExitFailed,                                                        \
     "The system denies io_uring; reads and writes of the NVMe tier go through threads.",           \
-    "allow io_uring (kernel.io_uring_disabled, seccomp profile of the container); threads serve "  \
-    "meanwhile")                                                                                   \
+    "allow io_uring (kernel.io_uring_disabled, or the container's seccomp profile)")               \
   X(NvmeDirectoryBad, 2202, kRefused, kExitFailed,                                                 \
     "A directory given with --nvme cannot be used: its path has a symbolic link, it belongs to "   \
     "somebody else, others may enter it, or a "                                                    \
@@ -150,27 +147,23 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
     "A job in kept memory has states on NVMe, in a directory that is not there, was not given, "   \
     "or stands elsewhere in the list. "                                                            \
     "Nothing is lost: the keeper goes on holding it.",                                             \
-    "mount its drive, and give all --nvme directories of the server before, in the same order; "   \
-    "or give its jobs up with --discard-kept")                                                     \
+    "mount its drive, give all --nvme directories in their old order; or use --discard-kept")      \
   X(NvmeStalled, 2210, kIo, kExitFailed,                                                           \
     "A drive has not answered a read of states for ten deadlines (`--nvme-deadline`), or a write " \
     "for which the pool has no room either. "                                                      \
     "The job ends; other jobs go on.",                                                             \
-    "look at the kernel log for this device; start the job again from saved weights, in another "  \
-    "--nvme directory")                                                                            \
+    "see the kernel log; start again from saved weights, in another --nvme directory")             \
   X(CudaUnavailable, 2301, kRefused, kExitHostUnfit,                                               \
     "A GPU was asked for, and the CUDA driver is not there, shows no such GPU, or lacks what "     \
     "Tidepool needs of it; the text says which.",                                                  \
-    "`nvidia-smi` shows what the driver sees; run on the host with --device cpu, or memserver "    \
-    "with --gpu none")                                                                             \
+    "see `nvidia-smi`; or run on the host: trainer --device cpu, memserver --gpu none")            \
   X(CudaFailed, 2302, kIo, kExitFailed,                                                            \
     "A call of the CUDA driver failed; its name and code stand in the text. The session that it "  \
     "served ends; other jobs go on.",                                                              \
     "look at the kernel log for Xid messages of this GPU, and start the rank again")               \
   X(DeviceMemoryShort, 2303, kRefused, kExitDeviceMemory,                                          \
     "The GPU has less free memory than was asked for; the text says how much of what.",            \
-    "use a smaller --rcache, a smaller --batch, or --checkpoint-activations; `trainer estimate` "  \
-    "shows what each needs")                                                                       \
+    "use a smaller --rcache or --batch, or --checkpoint-activations; see `trainer estimate`")      \
   X(NoServer, 3001, kUnavailable, kExitNoServer,                                                   \
     "Nothing listens at the socket, so no memserver was ever reached.",                            \
     "start one with `memserver run`, or use `trainer run --standalone`")                           \
@@ -216,7 +209,7 @@ inline constexpr int kExitJobKept = 75;  // the job is kept, a restart continues
     "The memserver that answers holds no states of this job: the one before it ended together "    \
     "with the keeper of its memory, or the "                                                       \
     "job's lease has ended.",                                                                      \
-    "start the job again from saved weights, or from the beginning with `--resume auto --or-new`") \
+    "start again from saved weights, or from the beginning: `--resume auto --or-new`")             \
   X(VersionGone, 3015, kUnavailable, kExitFailed,                                                  \
     "A rank had ended its step while a fetch of that step's version was unanswered, memserver "    \
     "was restarted, and the update has "                                                           \

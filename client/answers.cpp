@@ -7,6 +7,7 @@ namespace tidepool::client {
 namespace {
 
 const char* NameOf(shm::Op op) {
+  // By number, from 0.
   constexpr std::array<const char*, shm::kOpMax + 1> kNames{"?",
                                                             "put weights of",
                                                             "fetch",
@@ -15,6 +16,7 @@ const char* NameOf(shm::Op op) {
                                                             "claim",
                                                             "numbers of step",
                                                             "untouched of step",
+                                                            "facts of step",
                                                             "begin at step"};
   return kNames[static_cast<uint32_t>(op)];
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/text/completion.h"
+#include "base/text/flag_error.h"
 #include "base/text/suggest.h"
 #include "memserver/config/config.h"
 
@@ -77,9 +78,10 @@ std::string Padded(std::string text, size_t width) {
   return text;
 }
 
-Status UsageError(std::string what) {
-  return Status(ErrorId::kUsageError, std::move(what))
-      .Fix("memserver --help lists commands and flags");
+Status UsageError(const std::string& text) {
+  FlagError error = PlainFlagError(text);
+  return Status(ErrorId::kUsageError, std::move(error.what))
+      .Fix(error.fix.empty() ? "memserver --help lists commands and flags" : std::move(error.fix));
 }
 
 // Words of the command line that CLI11 did not understand.

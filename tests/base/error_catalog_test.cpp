@@ -9,6 +9,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/status.h"
+
 namespace tidepool {
 namespace error_catalog_test {
 
@@ -24,6 +26,9 @@ std::vector<std::string> Cells(const std::string& line) {
   }
   return cells;
 }
+
+// The width of a terminal in which every text of the catalogue fits a line.
+constexpr size_t kColumns = 100;
 
 // Rows of docs/errors.md by their first cell.
 std::map<std::string, std::vector<std::string>> PageRows() {
@@ -56,6 +61,9 @@ TEST(ErrorCatalog, NamesAreUniqueAndEveryEntrySaysWhatToDo) {
     EXPECT_TRUE(names.insert(entry.name).second) << entry.name;
     const std::string advice = entry.advice;
     EXPECT_GT(advice.size(), 10U) << entry.name;
+    const std::string shown = Status(entry.id, "it failed").Format();
+    EXPECT_LE(shown.size() - shown.rfind('\n') - 1, kColumns)
+        << shown << "\nis too wide for a terminal";
     EXPECT_NE(advice.back(), '.') << entry.name;
     EXPECT_EQ(advice.find_first_of("|\n"), std::string::npos) << entry.name;
     const std::string meaning = entry.meaning;

@@ -179,6 +179,8 @@ TEST_F(MemClientTest, AWaitWithoutAnAnswerEndsAtItsLimit) {
   Connect();
   const Status error = client_->Wait(Fetch()).status();
   EXPECT_EQ(error.id(), ErrorId::kWaitTimeout);
+  EXPECT_NE(error.what().find("no answer to 'fetch chunk 0' within 50"), std::string::npos)
+      << error.Format();
   EXPECT_EQ(error.exit_code(), kExitTimeout);
 }
 

@@ -48,7 +48,11 @@ TEST(Manifest, AnyFlippedBitIsRefused) {
   for (uint32_t i = 0; i < 2'000; ++i) {
     const uint64_t bit = random.Below(bytes.size() * 8);
     bytes[bit / 8] ^= std::byte{1} << bit % 8;
-    EXPECT_FALSE(DecodeManifest(bytes).ok()) << bit;
+    const Status bad = DecodeManifest(bytes).status();
+    EXPECT_EQ(bad.id(), ErrorId::kNvmeManifestBad) << bit;
+    EXPECT_NE(bad.what().find("a manifest of the NVMe directory cannot be trusted: "),
+              std::string::npos)
+        << bad.Format();
     bytes[bit / 8] ^= std::byte{1} << bit % 8;
   }
 }

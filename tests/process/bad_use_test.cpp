@@ -170,7 +170,8 @@ TEST_F(BadUse, AConfigurationFileIsBlamedByLine) {
   ExpectMemserver({"run", "--config", unknown},
                   {kExitUsage, {"TP1103", unknown + ":3", "did you mean \"pool.size\""}});
   const std::string syntax = WriteConfig("[pool\nsize = 3\n");
-  ExpectMemserver({"run", "--config", syntax}, {kExitUsage, {"TP1102", syntax + ":1"}});
+  ExpectMemserver({"run", "--config", syntax},
+                  {kExitUsage, {"TP1102", "not valid TOML", syntax + ":1"}});
   const std::string value = WriteConfig("\n[optimizer]\nthreads = 1.5\n");
   ExpectMemserver({"run", "--config", value}, {kExitUsage, {"TP1104", value + ":3"}});
   ExpectMemserver({"run", "--config", "/nowhere.toml"}, {kExitUsage, {"TP1101", "/nowhere.toml"}});

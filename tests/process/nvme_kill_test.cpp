@@ -270,6 +270,7 @@ TEST_F(NvmeProcesses,
   ASSERT_TRUE(refused.has_value());
   EXPECT_EQ(refused->exit_code, kExitFailed) << other.Output();
   EXPECT_NE(other.Output().find("TP2209"), std::string::npos) << other.Output();
+  EXPECT_NE(other.Output().find("has states on NVMe"), std::string::npos) << other.Output();
   server = Serve(OnNvme());
   const auto end = trainer->Wait(kLimit);
   ASSERT_TRUE(end.has_value() && end->exit_code == 0) << trainer->Output();

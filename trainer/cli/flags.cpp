@@ -10,6 +10,7 @@
 #include "base/text/completion.h"
 #include "base/error_catalog.h"
 #include "base/status.h"
+#include "base/text/flag_error.h"
 #include "base/text/suggest.h"
 #include "trainer/cli/flag_effects.h"
 #include "trainer/cli/flags_file.h"
@@ -270,8 +271,10 @@ int ExitOf(const CLI::App& app, const CLI::ParseError& error, const std::string&
     app.exit(error);
     return kExitOk;
   }
-  Status status =
-      Status(ErrorId::kUsageError, error.what() + hint).Where("command line of trainer");
+  const FlagError plain = PlainFlagError(error.what());
+  const Status status = Status(ErrorId::kUsageError, plain.what + hint)
+                            .Where("command line of trainer")
+                            .Fix(plain.fix);
   std::cerr << status.Format() << "\n";
   return kExitUsage;
 }

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "base/text/flag_error.h"
 #include "base/text/suggest.h"
 
 namespace tidepool::client {
@@ -75,7 +76,8 @@ std::string WhatIsWrong(const UsageFailure& failure) {
     return "memctl " + failure.command + " needs a word more: " + Listed(failure.commands);
   }
 
-  return failure.why.empty() ? "no command is given" : of_command + failure.why;
+  return failure.why.empty() ? "no command is given"
+                             : of_command + PlainFlagError(failure.why).what;
 }
 
 }  // namespace
@@ -83,8 +85,9 @@ std::string WhatIsWrong(const UsageFailure& failure) {
 std::string UsageText(const UsageFailure& failure) {
   const std::string help =
       failure.command.empty() ? "memctl --help" : "memctl " + failure.command + " --help";
+  const std::string fix = failure.left.empty() ? PlainFlagError(failure.why).fix : "";
   return Status(ErrorId::kUsageError, WhatIsWrong(failure))
-             .Fix(help + " shows what may stand there")
+             .Fix(fix.empty() ? help + " shows what may stand there" : fix)
              .Format() +
          "\n";
 }

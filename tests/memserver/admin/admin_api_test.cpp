@@ -224,6 +224,8 @@ TEST_F(AdminApiTest, WhatIsUnknownIsAProblemWithARemedy) {
   ExpectProblem("/", 404, "no path");
   ExpectProblem("/v1/jobs/3/pause", 404, "no path");
   ExpectProblem("/v1/jobs/none", 404, "jobs there are: gpt, 7");
+  ExpectProblem("/v1/jobs/none", 404, "\"code\":\"TP3101\"");
+  ExpectProblem("/v1/chunks?state=lost", 400, "\"code\":\"TP3102\"");
   ExpectProblem("/v1/residency?job=none", 404, "none");
   ExpectProblem("/v1/chunks?jobb=3", 400, "did you mean \\\"job\\\"");
   ExpectProblem("/v1/status?verbose=1", 400, "verbose");

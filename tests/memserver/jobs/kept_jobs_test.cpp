@@ -74,6 +74,7 @@ TEST(KeptIndex, AnotherLayoutIsRefusedWithBothNumbers) {
   EXPECT_EQ(contents.status().id(), ErrorId::kKeptLayoutUnknown);
   EXPECT_NE(contents.status().what().find(std::to_string(other)), std::string::npos);
   EXPECT_NE(contents.status().what().find(std::to_string(kKeptLayout)), std::string::npos);
+  EXPECT_NE(contents.status().Format().find("this memserver knows layout "), std::string::npos);
 }
 
 TEST(ExtentAllocator, TakesAnExactPlaceOnce) {
@@ -292,8 +293,10 @@ TEST_F(KeptJobs, EveryBitOfAJobsIdentityCounts) {
     auto* at = const_cast<std::byte*>(static_cast<const std::byte*>(begin));
     for (uint64_t bit = 0; bit < bytes * 8; ++bit) {
       at[bit / 8] ^= std::byte{1} << bit % 8;
-      EXPECT_EQ(read().status().id(), ErrorId::kKeptMemoryBad)
+      const Status bad = read().status();
+      EXPECT_EQ(bad.id(), ErrorId::kKeptMemoryBad)
           << "bit " << bit << " at " << (at - records.data);
+      EXPECT_TRUE(bad.what().starts_with("job " + std::to_string(job.id))) << bad.Format();
       at[bit / 8] ^= std::byte{1} << bit % 8;
     }
   }

@@ -113,7 +113,8 @@ TEST_F(Late, AReadThatNeverComesEndsItsJobByNameAndNobodyElse) {
   EXPECT_EQ(over->why.id(), ErrorId::kNvmeStalled);
   EXPECT_THAT(over->why.Line(),
               ::testing::AllOf(::testing::HasSubstr("gpt"), ::testing::HasSubstr("chunk"),
-                               ::testing::HasSubstr("read")));
+                               ::testing::HasSubstr("the drive has not answered: "),
+                               ::testing::HasSubstr("cannot be read")));
   ASSERT_EQ(world().tables().jobs.size(), 1u) << "its memory is free at once";
   for (uint64_t seed = 1; seed <= 3; ++seed) Step(&other, seed);
   EXPECT_EQ(other.FetchAll(), OnHost(3));

@@ -81,6 +81,27 @@ TEST_F(TrainerBadUse, WhatIsNoPipelineOfSeveralRanksIsRefused) {
   Expect({{"run", "--preset", "tiny", "--columns", "2"}, kExitUsage, {"TP1001", "--pipeline"}});
 }
 
+TEST_F(TrainerBadUse, AFolderWithoutAWholeCheckpointIsNamed) {
+  std::filesystem::create_directory(Path("saves"));
+  Expect({{"run", "--preset", "tiny", "--standalone", "--resume", "latest", "--checkpoint-dir",
+           Path("saves"), "--checkpoint-every", "2"},
+          kExitCorrupt,
+          {"TP5006", "there is no whole checkpoint", "leave --resume out to begin at step 1"}});
+}
+
+TEST_F(TrainerBadUse, TheFixNamesTheFlagToChange) {
+  Expect({{"run", "--steps", "3", "--steps", "4"},
+          kExitUsage,
+          {"TP1001", "--steps is given 2 times", "leave all but one --steps out"}});
+  Expect({{"run", "--steps"},
+          kExitUsage,
+          {"TP1001", "--steps stands without its value", "give --steps a value"}});
+  Expect(
+      {{"run", "--preset", "tiny", "--pipeline", "2", "--plan", "zero3"},
+       kExitUsage,
+       {"TP1001", "--plan and --pipeline exclude each other", "leave --plan or --pipeline out"}});
+}
+
 TEST_F(TrainerBadUse, ValuesThatDoNotFitAreNamedWithWhatWouldDo) {
   Expect({{"run", "--preset", "gpt5"}, kExitUsage, {"TP1001", "--preset gpt5", "gpt2-124m"}});
   Expect({{"run", "--preset", "tiny", "--context", "4096"},
@@ -150,7 +171,7 @@ TEST_F(TrainerBadUse, AdaptersThatHaveNoBaseOrNoSizeAreNamed) {
           {"TP5001", "/config.json", "--save DIR"}});
   Expect({{"run", "--base", "x", "--preset", "tiny"},
           kExitUsage,
-          {"TP1001", "--preset excludes --base"}});
+          {"TP1001", "--preset and --base exclude each other", "leave --preset or --base out"}});
   Expect({{"estimate", "--preset", "tiny", "--lora-rank", "65"},
           kExitUsage,
           {"TP1001", "--lora-rank 65", "from 1 to 64"}});

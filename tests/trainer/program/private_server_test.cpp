@@ -75,6 +75,21 @@ TEST_F(PrivateServer, TrainsAndHasEndedWithTheRun) {
   EXPECT_GT(Weights("alone").size(), 400'000U);
 }
 
+TEST_F(PrivateServer, AGradientThatIsNotFiniteEndsTheRunByName) {
+  const auto trainer = Start(Words("infinite", {{"--standalone", ""},
+                                                {"--optimizer", "sgd"},
+                                                {"--clip", "0"},
+                                                {"--lr", "1000"},
+                                                {"--eval-every", "0"}}),
+                             {"TMPDIR=" + place_.path()});
+  const auto end = trainer->Wait(kRunNs);
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(end->exit_code, kExitNonFinite) << trainer->Output();
+  EXPECT_THAT(trainer->Output(), HasSubstr("error[TP6001]: "));
+  EXPECT_THAT(trainer->Output(), HasSubstr("with NonFinite"));
+  EXPECT_THAT(trainer->Output(), HasSubstr("lower the learning rate"));
+}
+
 // One clock: memserver's updates lie in the lane of the update as this rank sees it, and each of
 // its copies for this rank lies within the rank's own.
 TEST_F(PrivateServer, TheTraceHasMemserversCopiesAndUpdatesOnTheSameClock) {
