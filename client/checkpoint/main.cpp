@@ -10,6 +10,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/clock.h"
@@ -73,5 +75,7 @@ int main(int argc, char** argv) {
   }
   if (WIFEXITED(end)) return WEXITSTATUS(end);
   Leave(memory);
+  std::error_code error;  // then the next trainer of this user removes them
+  std::filesystem::remove_all(argv[3], error);
   return kKilled + WTERMSIG(end);
 }

@@ -1,9 +1,6 @@
 #include "trainer/checkpoint/run_checkpoints.h"
 
-#include <cerrno>
 #include <csignal>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -38,19 +35,6 @@ std::string PlanOf(const client::JobSpec& spec, const std::optional<std::string>
   return TextOf(plan);
 }
 
-// Makes a folder for the files that the writer takes over.
-Result<std::string> MakeStage() {
-  std::error_code error;
-  const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
-  std::string path = folder.string() + "/tidepool-checkpoint-XXXXXX";
-  if (error || mkdtemp(path.data()) == nullptr)
-    return Status(ErrorId::kSaveFailed, "cannot make a directory for temporary files: " +
-                                            (error ? error.message() : std::strerror(errno)))
-        .Where(error ? "TMPDIR" : path)
-        .Fix("set TMPDIR to a directory in which this user may write");
-  return path;
-}
-
 }  // namespace
 
 Status RunCheckpoints::After(Version version, client::ChunkService* service) {
@@ -72,15 +56,16 @@ Status RunCheckpoints::Begin(Version version, client::ChunkService* service) {
   if (writer_ && !AwaitWriter(service))
     return Status(ErrorId::kSaveFailed, "the checkpoint before is still being written")
         .Where(parts_.options.dir + "/" + CheckpointName(writing_));
-  TP_ASSIGN_OR_RETURN(const std::string staged, MakeStage());
-  Status begun = Start(staged, version, service);
+  TP_ASSIGN_OR_RETURN(const StageFolder stage, MakeStage());
+  Status begun = Start(stage, version, service);
   std::error_code error;
-  if (!begun.ok()) std::filesystem::remove_all(staged, error);
+  if (!begun.ok()) std::filesystem::remove_all(stage.path, error);
   return begun;
 }
 
-Status RunCheckpoints::Start(const std::string& staged, Version version,
+Status RunCheckpoints::Start(const StageFolder& stage, Version version,
                              client::ChunkService* service) {
+  const std::string& staged = stage.path;
   TP_RETURN_IF_ERROR(parts_.describe(staged));
   TP_RETURN_IF_ERROR(
       WriteWholeFile(staged + "/" + client::kPlanFile, PlanOf(parts_.spec, parts_.base)));
@@ -96,6 +81,7 @@ Status RunCheckpoints::Start(const std::string& staged, Version version,
                      std::to_string(parts_.options.keep), std::to_string(memory.get())};
   child.environment = ReadEnvironment();
   child.passed_fds = {memory.get()};
+  if (stage.lock.valid()) child.passed_fds.push_back(stage.lock.get());
   child.own_session = true;
 
   TP_ASSIGN_OR_RETURN(ChildProcess started, ChildProcess::Start(child));

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "client/chunk_service.h"
 #include "client/job_spec.h"
+#include "trainer/checkpoint/stage_folder.h"
 #include "trainer/launch/child_process.h"
 #include "trainer/run/run_options.h"
 
@@ -50,7 +51,7 @@ class RunCheckpoints {
   Status Finish(client::ChunkService* service);
 
  private:
-  Status Start(const std::string& staged, Version version, client::ChunkService* service);
+  Status Start(const StageFolder& stage, Version version, client::ChunkService* service);
   // False: the last checkpoint is still being written.
   bool AwaitWriter(client::ChunkService* service);
   Status Ended(int code);
