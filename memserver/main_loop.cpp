@@ -166,8 +166,7 @@ void MainLoop::StopAsAsked(const MainCommand& asked) {
 void MainLoop::BeginStop(const std::string& cause, bool hand_over) {
   stopping_ = true;
   hand_over_ = hand_over;
-  LogInfo("stopping",
-          {{"cause", cause}, {"jobs", hand_over ? "stay for the next memserver" : "end"}});
+  LogInfo("stopping", {{"cause", cause}, {"jobs_stay", hand_over}});
   NotifyIfRoom("STOPPING=1");
   server_->Stop(hand_over);
 }

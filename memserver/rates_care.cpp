@@ -39,7 +39,7 @@ void RatesCare::NoteEnd(bool well) {
   quiet_ns_ = clock_->NowNs();
   failures_ += !well;
   done_ = well || failures_ == kTries;
-  if (well) LogInfo("the machine's rates are known", {{"shown by", "trainer rates"}});
+  if (well) LogInfo("the machine's rates are known", {{"shown_by", "trainer rates"}});
 }
 
 void RatesCare::Stop() {

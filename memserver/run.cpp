@@ -105,7 +105,9 @@ void RemoveFiles(const std::string& socket_dir) {
              {{"why", held.Line()}});
     EndBehindLog(kExitFailed);
   }
-  LogInfo("stopped; the jobs stay with the keeper", {{"for", FormatNs(lease_ns)}});
+
+  LogInfo("stopped; the jobs stay with the keeper",
+          {{"lease", LogSeconds{static_cast<double>(lease_ns) / 1e9}}});
   EndBehindLog(kExitOk);
 }
 
