@@ -24,6 +24,22 @@ void AddDataGroup(shm::JobSpec* spec, SplitMix64* random) {
   }
 }
 
+// The ranks as one or two columns of a pipeline: each chunk is a stage, with a data group of its
+// own, the rank of each column that computes it. No rank has a part of every chunk.
+void MakePipeline(shm::JobSpec* spec, uint64_t bits) {
+  const uint32_t columns = spec->world % 2 == 0 && bits % 2 == 0 ? 2 : 1;
+  const uint32_t width = spec->world / columns;
+  if (spec->world == 1 || width > spec->chunks.size()) return;  // each rank has a stage
+  spec->data_groups.clear();
+  for (uint32_t stage = 0; stage < spec->chunks.size(); ++stage) {
+    uint64_t mask = 0;
+    for (uint32_t column = 0; column < columns; ++column)
+      mask |= uint64_t{1} << (column * width + stage % width);
+    spec->data_groups.push_back({mask});
+    spec->chunks[stage].data_group = stage;
+  }
+}
+
 shm::JobSpec RandomSpec(uint32_t number, SplitMix64* random) {
   SpecOptions options;
   options.name = "sim" + std::to_string(number);
@@ -52,6 +68,7 @@ shm::JobSpec RandomSpec(uint32_t number, SplitMix64* random) {
     spec.sums_gradients = 1;
   }
   if (random->Below(2) == 0) AddDataGroup(&spec, random);
+  if (bits / 64 % 4 == 0) MakePipeline(&spec, bits / 256);
   TP_CHECK(shm::Validate(spec).ok(), "the simulation makes valid jobs");
   return spec;
 }
@@ -103,6 +120,12 @@ SimJob::SimJob(uint32_t number, const FaultPlan& plan, bool frozen, SplitMix64* 
     spec_.frozen.push_back({kFrozenBytes / BytesOf(dtype), dtype,
                             HashOf(FrozenContent(random->Below(kFrozenContents)))});
   }
+}
+
+bool SimJob::IsPipeline() const {
+  const uint64_t all = (uint64_t{1} << spec_.world) - 1;
+  return std::none_of(spec_.data_groups.begin(), spec_.data_groups.end(),
+                      [all](const shm::DataGroup& group) { return group.rank_mask == all; });
 }
 
 void SimJob::FillWeights(ChunkId chunk, uint64_t begin, std::span<float> values) const {

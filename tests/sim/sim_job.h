@@ -34,6 +34,8 @@ class SimJob {
   SimJob(uint32_t number, const FaultPlan& plan, bool frozen, SplitMix64* random);
 
   const shm::JobSpec& spec() const { return spec_; }
+  // True if every chunk belongs to some of the ranks only, as a pipeline's stages do.
+  bool IsPipeline() const;
   float loss_scale() const { return loss_scale_; }
   float learning_rate(Version version) const { return 0.01F * static_cast<float>(1 + version % 3); }
   // The gradient of a rank's shard, as submitted in the open attempt: loss-scaled, and infinite at

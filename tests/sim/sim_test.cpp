@@ -29,6 +29,7 @@ TEST(Simulation, ManySeedsKeepEveryInvariant) {
   // A simulation in which nothing happens finds nothing.
   EXPECT_GE(sum.events, kSeeds * kSimEvents);
   EXPECT_GT(sum.steps_sealed, 30 * kSeeds);
+  EXPECT_GT(sum.pipelined_steps, kSeeds);
   EXPECT_GT(sum.steps_skipped, kSeeds);
   EXPECT_GT(sum.rank_deaths, kSeeds);
   EXPECT_GT(sum.rejoins, 3 * kSeeds);

@@ -59,6 +59,7 @@ void SimReport::Add(const SimReport& other) {
   events += other.events;
   hash = (hash ^ other.hash) * kFnvPrime;
   steps_sealed += other.steps_sealed;
+  pipelined_steps += other.pipelined_steps;
   steps_skipped += other.steps_skipped;
   rank_deaths += other.rank_deaths;
   rejoins += other.rejoins;
@@ -288,6 +289,7 @@ bool SimWorld::FollowJobs() {
       Note(actor.job->spec().name + " sealed version " + std::to_string(actor.job->sealed()));
     actor.seals += sealed;
     report_.steps_sealed += sealed;
+    if (actor.job->IsPipeline()) report_.pipelined_steps += sealed;
     report_.steps_skipped += sealed > 0 && !actor.job->last_step_taken() ? 1 : 0;
     if (!job->IsRecorded()) continue;
     uint64_t published = 0;

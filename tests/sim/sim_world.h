@@ -31,6 +31,7 @@ struct SimReport {
   uint64_t events = 0;
   uint64_t hash = 0;  // of all events: equal for two runs of one seed
   uint64_t steps_sealed = 0, steps_skipped = 0;
+  uint64_t pipelined_steps = 0;  // of steps_sealed
   uint64_t rank_deaths = 0, rejoins = 0, comebacks = 0, saves = 0, refusals = 0;
   uint64_t server_deaths = 0, deaths_in_recovery = 0, hand_overs = 0;
   // Ranks whose job came again while it was still being removed.
