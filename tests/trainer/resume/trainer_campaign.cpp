@@ -416,9 +416,15 @@ class Run {
 
 class Campaign {
  public:
-  // `stages`: of the run that is killed, which `ranks` compute; 0: it has two ranks and no stages.
-  Campaign(uint32_t kills, uint64_t seed, uint32_t stages, uint32_t ranks)
-      : kills_(kills), stages_(stages), ranks_(ranks), random_(seed), daemon_(&random_) {
+  // `stages`: of the run that is killed, which `ranks` compute in `columns`; 0: it has two ranks
+  // and no stages.
+  Campaign(uint32_t kills, uint64_t seed, uint32_t stages, uint32_t ranks, uint32_t columns)
+      : kills_(kills),
+        stages_(stages),
+        ranks_(ranks),
+        columns_(columns),
+        random_(seed),
+        daemon_(&random_) {
     SplitMix64 words(5);
     std::ofstream text(Data());
     for (int i = 0; i < 60000; ++i)
@@ -444,10 +450,12 @@ class Campaign {
   Run::Plan PlanOf(const std::string& name, uint32_t kills, uint64_t steps) const {
     Run::Plan plan{.name = name, .kills = kills, .steps = steps};
     if (stages_ == 0) return plan;
-    plan.world = name == "alone" ? 1 : ranks_;
+    // Columns have bits of their own, which an undisturbed run with as many has too.
+    const bool whole = name == "alone" && columns_ == 1;
+    plan.world = whole ? 1 : ranks_;
     plan.flags = {"--dtype", "bf16", "--accumulate", "3"};
-    if (name != "alone")
-      plan.flags.insert(plan.flags.end(), {"--pipeline", std::to_string(stages_)});
+    if (!whole) plan.flags.insert(plan.flags.end(), {"--pipeline", std::to_string(stages_)});
+    if (columns_ > 1) plan.flags.insert(plan.flags.end(), {"--columns", std::to_string(columns_)});
     return plan;
   }
 
@@ -498,7 +506,7 @@ class Campaign {
     return "";
   }
 
-  const uint32_t kills_, stages_, ranks_;
+  const uint32_t kills_, stages_, ranks_, columns_;
   SplitMix64 random_;
   TemporaryDirectory scratch_;
   Daemon daemon_;
@@ -508,7 +516,7 @@ class Campaign {
 
 int Main(int argc, char** argv) {
   uint64_t seed = 1, kills = 34;
-  uint32_t per_run = 50, stages = 0, ranks = 1;
+  uint32_t per_run = 50, stages = 0, ranks = 1, columns = 1;
   FlagReader flags(
       "kills trainers and memserver of a small GPT's training, and compares weights and losses");
   flags.Add("--seed", &seed);
@@ -516,6 +524,7 @@ int Main(int argc, char** argv) {
   flags.Add("--per-run", &per_run, "kills of one training run", 12u, 1'000u);
   flags.Add("--stages", &stages, "of a pipeline, in place of two ranks without one", 0u, 2u);
   flags.Add("--stage-ranks", &ranks, "that compute the stages", 1u, 2u);
+  flags.Add("--columns", &columns, "of these ranks; each trains other sequences", 1u, 2u);
   if (const auto code = flags.Read(argc, argv)) return *code;
   SetLogLevel(LogLevel::kError);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
@@ -526,10 +535,12 @@ int Main(int argc, char** argv) {
   for (uint64_t run = seed; done < kills && wrong.empty(); ++run) {
     const auto now = static_cast<uint32_t>(std::clamp<uint64_t>(kills - done, 12, per_run));
     std::printf(
-        "%s, %u kills (--seed %llu --kills %u --stages %u --stage-ranks %u repeats their order)\n",
+        "%s, %u kills (--seed %llu --kills %u --stages %u --stage-ranks %u --columns %u repeats "
+        "their "
+        "order)\n",
         stages > 0 && ranks == 1 ? "one rank" : "two ranks", now,
-        static_cast<unsigned long long>(run), now, stages, ranks);
-    Campaign campaign(now, run, stages, ranks);
+        static_cast<unsigned long long>(run), now, stages, ranks, columns);
+    Campaign campaign(now, run, stages, ranks, columns);
     wrong = campaign.Play();
     done += campaign.kills();
   }

@@ -258,6 +258,31 @@ TEST_F(TrainerKillTest, APipelineOfTwoRanksGoesOnBehindEveryDeath) {
   EXPECT_EQ(WaitForHoldings(server_.socket_dir(), kNothing, kRunNs), kNothing);
 }
 
+// Two ranks, each with all stages of its own column: their sums are added up between them. What
+// comes out are the bits of an undisturbed run with as many columns.
+TEST_F(TrainerKillTest, AColumnThatIsKilledComesBack) {
+  const Flags columns{
+      {"--dtype", "bf16"}, {"--accumulate", "3"}, {"--pipeline", "2"}, {"--columns", "2"}};
+  const auto whole = Start(Launched("whole", columns));
+  ExpectDone(whole.get());
+  const auto trainer = Start(Launched("columns", columns));
+  uint64_t lines = 2;
+  for (const uint64_t rank : {1, 0}) {
+    ASSERT_TRUE(WaitForLines("columns", lines, trainer.get())) << trainer->Output();
+    const pid_t pid = PidOfRank(server_.socket_dir(), "j", rank);
+    ASSERT_GT(pid, 0) << trainer->Output();
+    kill(pid, SIGKILL);
+    lines += 4;
+  }
+  ASSERT_TRUE(WaitForLines("columns", lines, trainer.get())) << trainer->Output();
+  server_.Kill();
+  ExpectDone(trainer.get());
+  EXPECT_THAT(trainer->Output(), HasSubstr("a rank died; starting it again"));
+  EXPECT_THAT(trainer->Output(), HasSubstr("memserver is back"));
+  ExpectSame("columns", "whole");
+  EXPECT_EQ(WaitForHoldings(server_.socket_dir(), kNothing, kRunNs), kNothing);
+}
+
 // A launcher's roll, found among its descriptors.
 class RollOf {
  public:
