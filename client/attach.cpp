@@ -103,6 +103,7 @@ Result<AttachedSession> MapSession(ReceivedFrame received, uint64_t rcache_bytes
     session.attachment.flags = session.flags->data();
     session.attachment.flags_bytes = shm::kFlagBytes;
   }
+  session.attachment.takes_zeros = brought == nullptr && welcome.protocol >= shm::kAbiZeros;
   session.job_nonce = welcome.job_nonce;
   if (welcome.protocol >= shm::kAbiAttempt) session.attempt = welcome.attempt & shm::kAttemptMask;
   return session;

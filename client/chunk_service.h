@@ -41,6 +41,8 @@ struct Attachment {
   JobId job = 0;
   std::byte* rcache = nullptr;  // rcache_bytes of memory mapped by both processes; 4 KiB aligned
   uint64_t rcache_bytes = 0;
+  // StartSubmitZeros works.
+  bool takes_zeros = false;
   bool weights_ready = false;  // the job already has weights (attached to an existing job)
   Version sealed_version = 0;  // last sealed step of that job
   uint64_t data_cursor = 0;    // from its step record
@@ -146,6 +148,11 @@ class ChunkService {
   // shard; each chunk once per micro-batch, in order.
   virtual Result<Ticket> StartSubmitGradient(const Range& range, Version version,
                                              uint32_t micro_batch) = 0;
+  // The same for a gradient of zeros, of which no byte travels: `range` names the shard, and no
+  // memory. Requires Attachment::takes_zeros.
+  virtual Result<Ticket> StartSubmitZeros(const Range&, Version, uint32_t) {
+    return Status(ErrorId::kAbiMismatch, "this service takes no gradient without bytes");
+  }
   // Ends the step. Completes when all ranks have ended it and it is sealed (or skipped); parameters
   // are updated after that. Errors: kAbiMismatch (groups, and a server of an earlier release),
   // kUsageError (more unreached parameters than can be sent).

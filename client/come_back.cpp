@@ -80,6 +80,8 @@ Status MemClient::Rejoin(int64_t timeout_ns, size_t* sent_again) {
   channel_ = std::move(link.channel);
   session_.port = std::move(link.session.port);
   session_.attachment.session = link.session.session;
+  session_.attachment.takes_zeros =
+      !options_.brought && session_.port->protocol() >= shm::kAbiZeros;
   TP_ASSIGN_OR_RETURN(*sent_again, SendAgain());
   return Status();
 }

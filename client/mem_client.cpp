@@ -119,6 +119,18 @@ Result<Ticket> MemClient::StartSubmitGradient(const Range& range, Version versio
   return ticket;
 }
 
+Result<Ticket> MemClient::StartSubmitZeros(const Range& range, Version version,
+                                           uint32_t micro_batch) {
+  shm::Request request = RequestOf(shm::Op::kSubmitGradient, range);
+  request.version = version;
+  request.rcache_offset = 0;
+  request.micro_batch = micro_batch;
+  request.flags = shm::kZeros;
+  auto ticket = Start(request);
+  TP_POINT("client.gradient_sent");
+  return ticket;
+}
+
 TicketFlags MemClient::FlagsOf(Ticket ticket) const {
   if (flags_.is_null()) return {};
   return {flags_.ready(ticket), flags_.done(ticket), ticket};

@@ -50,6 +50,8 @@ class MemClient final : public ChunkService {
   Result<Ticket> StartFetch(const Range& range, const Wanted& wanted) override;
   Result<Ticket> StartSubmitGradient(const Range& range, Version version,
                                      uint32_t micro_batch) override;
+  Result<Ticket> StartSubmitZeros(const Range& range, Version version,
+                                  uint32_t micro_batch) override;
   Result<Ticket> StartEndStep(const StepEnd& end) override;
   // Asks whether this frozen chunk is there. If so, Outcome::bytes is its size. 0: this rank must
   // put its bytes with StartPutWeights, elements of its dtype in order from the chunk's start, and

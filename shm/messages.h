@@ -16,7 +16,7 @@ namespace tidepool::shm {
 // The version that this file, channel_layout.h, job_spec.h and frames.h describe. Any change of a
 // struct there requires a new number; a program also speaks the version before if
 // shm/own_protocols.cpp says so (shm/protocol.h).
-inline constexpr uint32_t kAbiVersion = 9;
+inline constexpr uint32_t kAbiVersion = 10;
 // The version before, which programs of this release speak too (5 to 7 were between releases):
 // ranks bring no memory, and send neither a run label nor attempts.
 inline constexpr uint32_t kAbiVersionBefore = 4;
@@ -38,9 +38,11 @@ inline constexpr uint32_t kAbiSums = 9;
 inline constexpr uint32_t kAbiStates = 9;
 // The first version in which a rank sends facts about a step (Op::kStepFacts).
 inline constexpr uint32_t kAbiFacts = 9;
+// The first version in which a gradient of zeros can be submitted without its bytes (kZeros).
+inline constexpr uint32_t kAbiZeros = 10;
 static_assert(kAbiBrought <= kAbiVersion && kAbiNote <= kAbiVersion && kAbiAttempt <= kAbiVersion &&
               kAbiNumbers <= kAbiVersion && kAbiSums <= kAbiVersion && kAbiStates <= kAbiVersion &&
-              kAbiFacts <= kAbiVersion);
+              kAbiFacts <= kAbiVersion && kAbiZeros <= kAbiVersion);
 
 // The operation of a request.
 enum class Op : uint32_t {
@@ -93,6 +95,9 @@ inline constexpr uint32_t kResubmitted = 1;
 // a rank that attached to a server of an earlier version knows its attempt from the next sealed
 // step on. 0 in sessions of versions before kAbiAttempt.
 inline constexpr uint32_t kNamesAttempt = 2;
+// Set in `flags` of kSubmitGradient: the gradient is all zeros, and no byte is read; rcache_offset
+// is 0. Since kAbiZeros, in sessions whose rCache the server made.
+inline constexpr uint32_t kZeros = 4;
 inline constexpr uint32_t kAttemptBits = 24;
 inline constexpr uint32_t kAttemptMask = (uint32_t{1} << kAttemptBits) - 1;
 inline constexpr uint32_t kAttemptShift = 32 - kAttemptBits;
@@ -115,7 +120,7 @@ struct Request {
   // kSubmitGradient: 0 .. micro_batches - 1; kFetch: see UsesAhead; kPutWeights: kPutMaster to
   // kPutMax (since kAbiStates); else 0.
   uint32_t micro_batch;
-  uint32_t flags;  // kResubmitted; kSubmitGradient: also FlagsOfAttempt; else 0
+  uint32_t flags;  // kResubmitted; kSubmitGradient: also FlagsOfAttempt, kZeros; else 0
 };
 
 // Number of chunk uses in the rank's order before the one that this fetch is for; 0: the rank waits
@@ -207,6 +212,11 @@ constexpr bool IsBefore(uint32_t attempt, uint32_t other) {
 // True for a request that was sent before, to a server that ended.
 constexpr bool IsResent(uint32_t flags) {
   return (flags & kResubmitted) != 0;
+}
+
+// True for a gradient that is submitted without bytes.
+inline bool IsZeros(const Request& request) {
+  return request.op == static_cast<uint32_t>(Op::kSubmitGradient) && (request.flags & kZeros) != 0;
 }
 
 // The answer to one request.

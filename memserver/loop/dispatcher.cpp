@@ -87,8 +87,8 @@ Start StartGradientRequest(SessionSlot* slot, const Request& request) {
 void EndGradientRequest(SessionSlot* slot, const Copy& copy) {
   const bool counts = slot->job->intake.EndGradient(slot->session.get(), copy);
   slot->session->WriteDone(copy.request.counter);
-  Answer(slot,
-         counts ? Success(copy.request, copy.bytes) : Failure(copy.request, ErrorId::kPeerLost));
+  const uint64_t came = shm::IsZeros(copy.request) ? 0 : copy.bytes;
+  Answer(slot, counts ? Success(copy.request, came) : Failure(copy.request, ErrorId::kPeerLost));
 }
 
 // --- frozen chunks ---
@@ -227,6 +227,11 @@ void Dispatcher::Handle(SessionSlot* slot, const Request& request) {
   if (IsOfStep(request)) return HandleStepRequest(slot, request);
   if (shm::UsesAhead(request) != 0 && !slot->session->is_brought()) {
     slot->violation = "a fetch into memory that the server made says how soon it is used";
+    return;
+  }
+
+  if (shm::IsZeros(request) && (slot->session->is_brought() || request.rcache_offset != 0)) {
+    slot->violation = "a gradient of zeros names memory";
     return;
   }
 

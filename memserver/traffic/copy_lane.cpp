@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "base/planted.h"
 #include "base/point.h"
 
@@ -63,6 +64,14 @@ void CopyLane::Start(const Copy& copy, void* to, const void* from) {
   const Copy timed = Timed(copy);
   own_->Copy(to, from, copy.bytes);
   ways_[0].Push({timed, own_->Record()});
+}
+
+void CopyLane::StartZero(const Copy& copy, void* to) {
+  TP_CHECK(own_ != nullptr, "a lane of a GPU copies, and zeroes nothing");
+  bytes_in_flight_ += copy.bytes;
+  bytes_started_ += copy.bytes;
+  own_->Zero(to, copy.bytes);
+  ways_[0].Push({copy, own_->Record()});
 }
 
 // Two copies from or to the same bytes run in the order in which they began.

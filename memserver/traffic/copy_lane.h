@@ -54,6 +54,8 @@ class CopyLane {
 
   // Puts the copy on a stream. Requires HasRoom of its request.
   void Start(const Copy& copy, void* to, const void* from);
+  // The same for bytes that become zeros; on the host only.
+  void StartZero(const Copy& copy, void* to);
   // Takes the oldest copy of either direction once it has ended; false if it has not.
   bool TakeDone(Copy* copy);
   // Copies at most about `bytes_max` if the loop's thread does the copying; true if it did

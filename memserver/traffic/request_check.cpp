@@ -59,7 +59,9 @@ const char* CheckFlags(const shm::Request& request, uint32_t protocol) {
   const bool has_attempt =
       op == shm::Op::kSubmitGradient || op == shm::Op::kEndStep || shm::IsStepNumbers(request);
   const bool names = has_attempt && protocol >= shm::kAbiAttempt && shm::AttemptIn(request.flags);
-  const uint32_t known = shm::kResubmitted | (names ? shm::FlagsOfAttempt(shm::kAttemptMask) : 0);
+  const bool may_be_zeros = op == shm::Op::kSubmitGradient && protocol >= shm::kAbiZeros;
+  const uint32_t known = shm::kResubmitted | (names ? shm::FlagsOfAttempt(shm::kAttemptMask) : 0) |
+                         (may_be_zeros ? shm::kZeros : 0);
   return (request.flags & ~known) != 0 ? "a reserved flag is set" : nullptr;
 }
 

@@ -79,8 +79,12 @@ Start GradientIntake::StartGradient(Session* session, const shm::Request& reques
   const Copy copy{request, bytes, attempt_, !straight};
   void* to = straight ? states_->table().GradientBytes(chunk, request.element_begin)
                       : states_->staging(rank);
-  session->lane().Start(copy, to, session->rcache() + request.rcache_offset);
-  NoteRcacheContent(states_, session, request, false);
+  if (shm::IsZeros(request)) {
+    session->lane().StartZero(copy, to);
+  } else {
+    session->lane().Start(copy, to, session->rcache() + request.rcache_offset);
+    NoteRcacheContent(states_, session, request, false);
+  }
 
   if (straight && TP_PLANTED("update.gradient_word_before_copy"))
     states_->intake(request.chunk, rank)
@@ -90,7 +94,7 @@ Start GradientIntake::StartGradient(Session* session, const shm::Request& reques
 }
 
 bool GradientIntake::EndGradient(Session* session, const Copy& copy) {
-  session->bytes_d2h += copy.bytes;
+  session->bytes_d2h += shm::IsZeros(copy.request) ? 0 : copy.bytes;
   if (copy.attempt != attempt_) return false;
   TP_POINT("server.gradient_copied");
 

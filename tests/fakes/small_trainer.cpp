@@ -25,6 +25,7 @@ SmallTrainer::SmallTrainer(ServeWorld* world, shm::JobSpec spec)
 
 float SmallTrainer::GradientAt(const StepPlan& plan, uint32_t micro_batch, ChunkId chunk,
                                uint64_t element) const {
+  if (plan.zeros.contains({micro_batch, chunk})) return 0;
   const Place& place = places_[chunk][element];
   return plan.loss_scale *
          ValueAt(plan.seed + version_ * 31 + micro_batch * 7, place.parameter, place.element);
@@ -87,9 +88,12 @@ void SmallTrainer::Submit(const StepPlan& plan, Rank first) {
         Encode(spec_.GradientTypeOf(chunk), ShardGradient(plan, chunk, rank.rank(), micro_batch),
                rank.rcache());
         const uint64_t begin = spec_.ShardIndex(chunk, rank.rank()) * count;
-        TP_CHECK(world_->Await(&rank, rank.Submit({chunk, begin, count, 0, version_, micro_batch}))
-                         .error == 0,
-                 "gradients are taken");
+        shm::Request request =
+            FakeRank::SubmitRequest({chunk, begin, count, 0, version_, micro_batch});
+        const bool without = plan.zeros.contains({micro_batch, chunk}) && !plan.zeros_as_bytes;
+        if (without) request.flags = shm::kZeros;
+        const shm::Completion answer = world_->Await(&rank, rank.Send(request));
+        TP_CHECK(answer.error == 0 && (answer.bytes == 0) == without, "gradients are taken");
       }
     }
   }

@@ -30,6 +30,9 @@ struct StepPlan {
   // groups. The model knows nothing of either.
   std::set<ParameterId> untouched = {};
   std::map<uint32_t, GroupNumbers> groups = {};
+  // Gradients of zeros, by micro-batch and chunk; submitted as bytes or without.
+  std::set<std::pair<uint32_t, ChunkId>> zeros = {};
+  bool zeros_as_bytes = false;
 };
 
 class SmallTrainer {

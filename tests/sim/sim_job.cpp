@@ -140,12 +140,23 @@ bool SimJob::IsPoisoned(Version version) const {
 
 void SimJob::FillGradient(Version version, uint32_t micro_batch, ChunkId chunk, uint64_t begin,
                           std::span<float> values) const {
+  if (IsZeros(version, micro_batch, chunk)) {
+    std::fill(values.begin(), values.end(), 0.0F);
+    return;
+  }
+
   const uint64_t seed =
       Mix(Mix(Mix(number_, lives_), Mix(version, open_step_)), Mix(micro_batch, chunk));
   for (size_t i = 0; i < values.size(); ++i) values[i] = loss_scale_ * ValueAt(seed, begin + i);
   const bool poison = chunk == 0 && micro_batch == 0 && begin <= 2 && begin + values.size() > 2 &&
                       IsPoisoned(version);
   if (poison) values[2 - begin] = std::numeric_limits<float>::infinity();
+}
+
+bool SimJob::IsZeros(Version version, uint32_t micro_batch, ChunkId chunk) const {
+  const uint64_t seed =
+      Mix(Mix(Mix(number_, lives_), Mix(version, open_step_)), Mix(micro_batch, chunk) + 1);
+  return chunk != 0 && SplitMix64(seed).Below(4) == 0;
 }
 
 // Changes from attempt to attempt, as gradients do.

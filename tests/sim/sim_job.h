@@ -42,6 +42,8 @@ class SimJob {
   // one place of a poisoned step.
   void FillGradient(Version version, uint32_t micro_batch, ChunkId chunk, uint64_t begin,
                     std::span<float> values) const;
+  // True if that gradient is all zeros, as an expert's without tokens.
+  bool IsZeros(Version version, uint32_t micro_batch, ChunkId chunk) const;
   // What a rank says of the open step besides its end, in the open attempt; most jobs say nothing
   // for some steps, and half of them never do.
   std::vector<shm::Request> Says(Version version, Rank rank) const;

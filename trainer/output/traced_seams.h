@@ -35,6 +35,10 @@ class TracedService final : public client::ChunkService {
                                     const client::Wanted& wanted) override;
   Result<client::Ticket> StartSubmitGradient(const client::Range& range, Version version,
                                              uint32_t micro_batch) override;
+  Result<client::Ticket> StartSubmitZeros(const client::Range& range, Version version,
+                                          uint32_t micro_batch) override {
+    return real_->StartSubmitZeros(range, version, micro_batch);
+  }
   Result<client::Ticket> StartEndStep(const client::StepEnd& end) override;
   client::TicketFlags FlagsOf(client::Ticket ticket) const override {
     return real_->FlagsOf(ticket);

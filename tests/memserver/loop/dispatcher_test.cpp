@@ -135,7 +135,7 @@ const BadRequest kBadRequests[] = {
      With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(~0U); }),
      "another attempt"},
     {"FlagBesideTheAttempt",
-     With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(0) | 4; }),
+     With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::FlagsOfAttempt(0) | 8; }),
      "reserved"},
     {"ChunkPastEnd", Fetch(2, 0, 1, 0), "no such chunk"},
     {"ChunkHuge", Fetch(0xffffffff, 0, 1, 0), "no such chunk"},
@@ -258,6 +258,14 @@ TEST(Flags, OfAttemptsAreReservedInEarlierVersions) {
   EXPECT_EQ(CheckFlags(gradient, shm::kAbiAttempt), nullptr);
   EXPECT_NE(CheckFlags(gradient, shm::kAbiAttempt - 1), nullptr);
   EXPECT_EQ(CheckFlags(EndOf(0, shm::kResubmitted), shm::kAbiVersionBefore), nullptr);
+}
+
+TEST(Flags, ZerosAreOfGradientsAndOfLaterVersionsAlone) {
+  const Request gradient = With(Gradient(0, kShard, 0), [](Request* r) { r->flags = shm::kZeros; });
+  EXPECT_EQ(CheckFlags(gradient, shm::kAbiZeros), nullptr);
+  EXPECT_NE(CheckFlags(gradient, shm::kAbiZeros - 1), nullptr);
+  const Request fetch = With(Fetch(0, 0, 1, 0), [](Request* r) { r->flags = shm::kZeros; });
+  EXPECT_NE(CheckFlags(fetch, shm::kAbiZeros), nullptr);
 }
 
 TEST_F(Hostile, ACounterThatSkips) {

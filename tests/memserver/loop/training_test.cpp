@@ -104,6 +104,56 @@ INSTANTIATE_TEST_SUITE_P(
               .f32_chunks = 1,
               .sums_gradients = 1}));
 
+// The same steps, with gradients of zeros as bytes and without: the same bits, in every form of a
+// state, whichever micro-batches they are of.
+TEST(Zeros, WithoutBytesAreThoseWithThem) {
+  for (const StateForm states : {StateForm::kF32, StateForm::kSplit}) {
+    for (const uint32_t micro_batches : {1U, 3U}) {
+      std::vector<std::vector<std::vector<float>>> after;
+      for (const bool as_bytes : {true, false}) {
+        ServeWorld world;
+        shm::JobSpec spec = MakeSpec({.world = 2,
+                                      .dtype = DType::kBF16,
+                                      .chunks = 3,
+                                      .chunk_elements = 384,
+                                      .micro_batches = micro_batches});
+        spec.optimizer.states = states;
+        SmallTrainer trainer(&world, spec);
+        ASSERT_TRUE(trainer.JoinAll());
+        trainer.PutWeights(7);
+        for (uint64_t step = 0; step < 4; ++step) {
+          StepPlan plan{.seed = step + 1};
+          plan.zeros_as_bytes = as_bytes;
+          for (uint32_t micro_batch = 0; micro_batch < micro_batches; ++micro_batch) {
+            for (ChunkId chunk = 0; chunk < 3; ++chunk) {
+              if ((step + micro_batch + chunk) % 2 == 0) plan.zeros.insert({micro_batch, chunk});
+            }
+          }
+          ASSERT_EQ(trainer.Step(plan).error, 0u);
+        }
+        EXPECT_EQ(trainer.Compare(kBf16Tolerance), "");
+        after.push_back(trainer.FetchAll());
+      }
+      EXPECT_EQ(after[0], after[1]) << micro_batches;
+    }
+  }
+}
+
+TEST(Zeros, ThatNameMemoryEndTheSession) {
+  ServeWorld world;
+  SmallTrainer trainer(&world, MakeSpec({}));
+  ASSERT_TRUE(trainer.JoinAll());
+  trainer.PutWeights(7);
+  world.AwaitWeights("job");
+  FakeRank& rank = trainer.rank(0);
+  shm::Request request =
+      FakeRank::SubmitRequest({0, 0, trainer.spec().chunks[0].elements, 64, 0, 0});
+  request.flags = shm::kZeros;
+  rank.Send(request);
+  world.Settle();
+  EXPECT_EQ(rank.Ended(), ErrorId::kProtocolViolation);
+}
+
 // A sum takes four bytes an element, also where its chunk has two.
 TEST(SummedGradients, OneThatEndsBehindTheRcacheEndsTheSession) {
   ServeWorld world;
