@@ -215,6 +215,12 @@ Result<client::Ticket> MemoryChunkService::StartSubmitGradient(const client::Ran
   return Add({Kind::kSubmit, range, version, micro_batch});
 }
 
+Result<client::Ticket> MemoryChunkService::StartSubmitZeros(const client::Range& range,
+                                                            Version version, uint32_t micro_batch) {
+  if (!attachment_.takes_zeros) return Violation("this server takes no gradient without bytes");
+  return Add({Kind::kZeros, range, version, micro_batch});
+}
+
 Result<client::Ticket> MemoryChunkService::StartEndStep(const client::StepEnd&) {
   return Violation("the test ends steps at the server");
 }
@@ -226,7 +232,7 @@ Status MemoryChunkService::CarryOut(const Request& request) {
     WriteRange(request.range, values.data());
     return {};
   }
-  ReadRange(request.range, values.data());
+  if (request.kind != Kind::kZeros) ReadRange(request.range, values.data());
   if (request.kind == Kind::kPut) return server_->Put(rank_, request.range, values.data());
   return server_->Submit(rank_, request.range, request.version, request.micro_batch, values.data());
 }
@@ -234,7 +240,7 @@ Status MemoryChunkService::CarryOut(const Request& request) {
 client::Outcome MemoryChunkService::OutcomeOf(const Request& request) {
   client::Outcome outcome;
   outcome.version = request.version;
-  outcome.bytes = request.range.element_count * sizeof(float);
+  outcome.bytes = request.kind == Kind::kZeros ? 0 : request.range.element_count * sizeof(float);
   return outcome;
 }
 

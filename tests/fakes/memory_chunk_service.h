@@ -76,7 +76,11 @@ class MemoryChunkService : public client::ChunkService {
       : MemoryChunkService(server, rank,
                            {.rcache_bytes = rcache_bytes, .bytes_before = 0, .seed = seed}) {
     delay_max_ = delay_max;
+    attachment_.takes_zeros = true;
   }
+
+  // As a server of an earlier release.
+  void TakeNoZeros() { attachment_.takes_zeros = false; }
 
   const client::Attachment& attachment() const override { return attachment_; }
   Result<client::Ticket> StartPutWeights(const client::Range& range) override;
@@ -84,6 +88,8 @@ class MemoryChunkService : public client::ChunkService {
                                     const client::Wanted& wanted) override;
   Result<client::Ticket> StartSubmitGradient(const client::Range& range, Version version,
                                              uint32_t micro_batch) override;
+  Result<client::Ticket> StartSubmitZeros(const client::Range& range, Version version,
+                                          uint32_t micro_batch) override;
   Result<client::Ticket> StartEndStep(const client::StepEnd& end) override;
   bool Test(client::Ticket ticket) override;
   Result<client::Outcome> Wait(client::Ticket ticket) override;
@@ -102,7 +108,7 @@ class MemoryChunkService : public client::ChunkService {
   uint32_t uses_ahead() const { return uses_ahead_; }
 
  protected:
-  enum class Kind { kPut, kFetch, kSubmit };
+  enum class Kind { kPut, kFetch, kSubmit, kZeros };
   struct Request {
     Kind kind;
     client::Range range;

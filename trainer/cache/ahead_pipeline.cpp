@@ -147,7 +147,8 @@ OpId AheadPipeline::Fetch(ChunkId chunk, std::byte* block, const Wanted& wanted,
   return id;
 }
 
-OpId AheadPipeline::Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch) {
+OpId AheadPipeline::SubmitAlone(ChunkId chunk, std::byte* block, Version version,
+                                uint32_t micro_batch) {
   if (!MakeRoom().ok()) return 0;
   const auto ticket =
       setup_.service->StartSubmitGradient(setup_.ShardRange(chunk, block), version, micro_batch);
@@ -155,12 +156,20 @@ OpId AheadPipeline::Submit(ChunkId chunk, std::byte* block, Version version, uin
   if (id == 0) return 0;
 
   Op& op = ops_.back();
-  if (!setup_.Reduces(chunk)) {
-    setup_.streams.compute->WriteFlag(op.ready.flag, op.ready.value);
-    op.told = PointIn(setup_.streams.compute);
-    return id;
-  }
+  setup_.streams.compute->WriteFlag(op.ready.flag, op.ready.value);
+  op.told = PointIn(setup_.streams.compute);
+  return id;
+}
 
+OpId AheadPipeline::Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch) {
+  if (!setup_.Reduces(chunk)) return SubmitAlone(chunk, block, version, micro_batch);
+  if (!MakeRoom().ok()) return 0;
+  const auto ticket =
+      setup_.service->StartSubmitGradient(setup_.ShardRange(chunk, block), version, micro_batch);
+  const OpId id = Start({chunk, false, 0}, ticket);
+  if (id == 0) return 0;
+
+  Op& op = ops_.back();
   Collective* group = setup_.GroupOf(chunk);
   const BlockView view = setup_.View(block, names_.Next(chunk));
   const uint64_t sent = (group->world() - 1) * view.shard_bytes();

@@ -77,6 +77,11 @@ class AheadPipeline {
   // After all work in the compute stream: reduces the block over the group (to all of its ranks if
   // the setup says so), then sends this rank's shard to the server.
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch);
+  // Sends this rank's shard of the block, which the compute stream has zeroed. No rank of the group
+  // has another gradient: they exchange nothing.
+  OpId SubmitZeros(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch) {
+    return SubmitAlone(chunk, block, version, micro_batch);
+  }
   // Notes that an operator with parameters is in the compute stream; true if a mark should follow,
   // so that the CPU can be held back.
   bool Used();
@@ -151,6 +156,8 @@ class AheadPipeline {
   bool IsFree(const BlockPast& past) const;
   // Makes the recycle stream wait for all uses of the block. Requires !IsFree(past).
   void WaitUntilFree(const BlockPast& past);
+  // Sends this rank's shard without the group.
+  OpId SubmitAlone(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch);
   OpId Start(Op op, const Result<client::Ticket>& ticket);
   // Takes the outcome of the oldest transfer; true if it has ended and was removed.
   bool FinishOldest();

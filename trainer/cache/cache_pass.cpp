@@ -22,7 +22,8 @@ CachePass::CachePass(CachedChunks* chunks, Rank rank, const CacheOptions& option
       rank_(rank),
       options_(options),
       policies_(WithDefaults(std::move(policies), options.seed, layout_.chunks.size())),
-      follower_(EvictableMask(layout_), chunks->blocks()) {}
+      follower_(EvictableMask(layout_), chunks->blocks()),
+      routing_(layout_) {}
 
 uint64_t CachePass::SmallestRcacheBytes() const {
   return layout_.RcacheBytes(rank_, BlocksNeeded());
@@ -52,6 +53,7 @@ Status CachePass::Begin(PassKind kind, Version version) {
   version_ = version;
   open_ = true;
   training_ = kind == PassKind::kTrain;
+  BeginRouting();
   const Status begun = follower_.Begin(kind, chunks_->Placed());
   if (!begun.ok()) return TooSmall(begun.what());
   separate_ = training_ && !follower_.following() && options_.separate_while_recording;
@@ -60,6 +62,16 @@ Status CachePass::Begin(PassKind kind, Version version) {
   // soon as they are updated.
   PrefetchUntil(0);
   return chunks_->Progress();
+}
+
+void CachePass::BeginRouting() {
+  routing_.Forget();
+  passed_by_.clear();
+  left_out_at_begin_.clear();
+  if (!routing_.any()) return;
+  for (const ChunkId chunk : chunks_->Placed()) {
+    if (chunks_->is_left_out(chunk)) left_out_at_begin_.push_back(chunk);
+  }
 }
 
 bool CachePass::End() {
@@ -92,18 +104,86 @@ void CachePass::RunStep(const PlanStep& step, bool ahead) {
   } else {
     chunks_->Take(step.chunk);
   }
-  if (step.fetch) chunks_->Fetch(step.chunk, {version_, follower_.UsesUntil(step)}, ahead);
+  if (!step.fetch) return;
+  if (!options_.leaves_out || !routing_.MayBeLeftOut(step.chunk))
+    return chunks_->Fetch(step.chunk, {version_, follower_.UsesUntil(step)}, ahead);
+  chunks_->LeaveOut(step.chunk);
+  if (ahead && routing_.IsQuiet(step.chunk)) follower_.NoteLeftOut(step);
 }
 
 void CachePass::PrefetchUntil(uint64_t horizon) {
   while (const PlanStep* step = follower_.TakeStepAhead(horizon, options_.prefetch_depth))
     RunStep(*step, /*ahead=*/true);
+  if (routing_.any() && follower_.Present() != nullptr) PrefetchPastQuiet(horizon);
+}
+
+void CachePass::PrefetchPastQuiet(uint64_t horizon) {
+  uint64_t quiet = horizon;
+  const uint64_t entered = follower_.position() + 1;
+  for (const Moment* coming = follower_.Coming(quiet + 1 - entered);
+       coming != nullptr && routing_.IsQuiet(*coming);
+       coming = follower_.Coming(quiet + 1 - entered))
+    ++quiet;
+  if (quiet == horizon) return;
+
+  const PlanStep* step = follower_.SeeStepAhead(quiet, options_.prefetch_depth);
+  while (step != nullptr && MayStartEarly(*step)) {
+    RunStep(*follower_.TakeStepAhead(quiet, options_.prefetch_depth), /*ahead=*/true);
+    step = follower_.SeeStepAhead(quiet, options_.prefetch_depth);
+  }
+}
+
+// The present moment may last: an operator on the same chunks is no new one.
+bool CachePass::MayStartEarly(const PlanStep& step) const {
+  if (chunks_->has(step.chunk)) return false;
+  if (step.victim == kNoChunk) return chunks_->HasRoomFor(step.chunk);
+  const std::vector<ChunkId>& present = follower_.Present()->chunks;
+  return chunks_->MayEvict(step.victim) &&
+         !std::binary_search(present.begin(), present.end(), step.victim);
+}
+
+bool CachePass::Route(const UnitUses& uses) {
+  if (!options_.leaves_out || !follower_.following()) return false;
+  routing_.Tell(uses);
+
+  for (size_t i = 0; i < uses.units.size(); ++i) {
+    if (!(*uses.used)[i] || options_.prefetch_depth == 0) continue;
+    for (const ChunkId chunk : routing_.ChunksOf(uses.units[i])) {
+      if (chunks_->has(chunk) && chunks_->is_left_out(chunk))
+        chunks_->Fetch(chunk, {version_, 0}, /*ahead=*/true);
+    }
+  }
+
+  if (follower_.Present() != nullptr) PrefetchAhead();
+  return true;
+}
+
+const Moment* CachePass::NextLeftOut(uint32_t unit) const {
+  const Moment* next = follower_.Coming(0);
+  return next != nullptr && routing_.IsOf(*next, unit) ? next : nullptr;
+}
+
+void CachePass::PassBy(const Moment& moment) {
+  follower_.Enter(moment);
+  while (const PlanStep* step = follower_.TakeDueStep()) RunStep(*step, /*ahead=*/false);
+  passed_by_.push_back(follower_.position());
+}
+
+std::vector<GroupTraffic> CachePass::PlannedTraffic(bool zeros_move) const {
+  if (follower_.plan() == nullptr) return {};
+  const PassKind kind = training_ ? PassKind::kTrain : PassKind::kEvaluation;
+  return GroupTrafficOf(*follower_.plan(), layout_, options_.exchange,
+                        {&follower_.schedule(kind), passed_by_, left_out_at_begin_, zeros_move});
 }
 
 void CachePass::Demand(ChunkId chunk) {
   for (const auto* policy : {&policies_.recording, &policies_.left_order})
     (*policy)->Used(chunk, follower_.position());
-  if (trace_only_ || chunks_->has(chunk)) return;
+  if (trace_only_) return;
+  if (chunks_->has(chunk)) {
+    if (chunks_->is_left_out(chunk)) chunks_->Fetch(chunk, {version_, 0}, /*ahead=*/false);
+    return;
+  }
   TP_CHECK(!follower_.following(), "a plan brings every chunk in time");
   if (Place(chunk)) chunks_->Fetch(chunk, {version_, 0}, /*ahead=*/false);
 }

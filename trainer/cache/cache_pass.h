@@ -9,7 +9,11 @@
 //     collectives in the same order;
 //  2. a pass without a known order that finds the rCache too small becomes trace-only: from there
 //     on it records, and nothing is fetched or submitted;
-//  3. a frozen chunk stays across versions, until its block is needed for another chunk.
+//  3. a frozen chunk stays across versions, until its block is needed for another chunk;
+//  4. a pass that follows an order places all its chunks as the plan says, whatever the model uses:
+//     those of units that are not used, or not known to be used, are placed and not fetched. What
+//     runs ahead depends on what is left out on all ranks alone. So ranks with other units start
+//     the operations that they share in the same order, and the plan holds in every step.
 // After a call has returned an error, no further call may be made.
 #pragma once
 
@@ -25,7 +29,9 @@
 #include "base/status.h"
 #include "trainer/cache/cached_chunks.h"
 #include "trainer/cache/pass_follower.h"
+#include "trainer/cache/unit_routing.h"
 #include "trainer/plan/eviction_policy.h"
+#include "trainer/plan/traffic.h"
 
 namespace tidepool::trainer {
 
@@ -39,6 +45,9 @@ struct CacheOptions {
   uint64_t tail_bytes = 0;
   // These sums are fp32, whatever the dtype of their chunks; equal on all ranks.
   bool f32_sums = false;
+  // Chunks of units that the model does not use are not fetched, and hand in no gradient. False:
+  // every unit counts as used.
+  bool leaves_out = true;
   // How the ranks of a group share the bytes of their chunks; equal on all ranks.
   Exchange exchange = Exchange::kSharded;
 };
@@ -72,6 +81,19 @@ class CachePass {
   // Enters a moment: executes the plan's steps there. The caller's next call of Progress (or a
   // wait) moves the transfers.
   void Enter(MomentKind kind, ChunkId subject);
+  // The model uses these units in this micro-batch, and the others of the same place are left out
+  // until their gradients would leave. False: they are not, because the pass follows no order.
+  // Fetches those used that are placed, and what may start now.
+  bool Route(const UnitUses& uses);
+  // The next moment, if it is about chunks of this unit that are left out; null otherwise.
+  const Moment* NextLeftOut(uint32_t unit) const;
+  // Enters it without the chunks that it needs.
+  void PassBy(const Moment& moment);
+  // The chunk's gradients have been submitted: its next use is in the next micro-batch.
+  void NoteSubmitted(ChunkId chunk) { routing_.Forget(chunk); }
+  // The traffic of the plan without what was left out, by data group; empty without a plan.
+  // `zeros_move`: zeros are submitted as bytes.
+  std::vector<GroupTraffic> PlannedTraffic(bool zeros_move) const;
   // Starts fetches that may start up to `moments` after the present moment.
   void PrefetchAhead(uint64_t moments = 0) { PrefetchUntil(follower_.position() + moments); }
   // Fetches a chunk that the present moment lacks. The pass may become trace-only.
@@ -83,7 +105,10 @@ class CachePass {
   // While recording: the chunk's gradients are submitted at the end of backward, not where they
   // came in this micro-batch.
   void WithdrawGradients(ChunkId chunk) { follower_.WithdrawGradients(chunk); }
-  void MarkMicroBatch() { follower_.MarkMicroBatch(); }
+  void MarkMicroBatch() {
+    follower_.MarkMicroBatch();
+    routing_.Forget();
+  }
   // Continues a trace-only evaluation with a recorded micro-batch of training.
   void BeginDryTraining();
 
@@ -102,9 +127,14 @@ class CachePass {
   Status TooSmall(const std::string& reason) const;
 
  private:
+  void BeginRouting();
   uint64_t BlocksNeeded() const { return std::max(trace_only_blocks_, follower_.BlocksNeeded()); }
   void RunStep(const PlanStep& step, bool ahead);
   void PrefetchUntil(uint64_t horizon);
+  // While the coming moments are about chunks alone that no rank uses, steps that may start behind
+  // them may start now, if their blocks are free by now.
+  void PrefetchPastQuiet(uint64_t horizon);
+  bool MayStartEarly(const PlanStep& step) const;
 
   CachedChunks* const chunks_;
   const ChunkLayout& layout_;
@@ -112,6 +142,11 @@ class CachePass {
   const CacheOptions options_;
   const EvictionPolicies policies_;
   PassFollower follower_;
+  UnitRouting routing_;
+  std::vector<uint64_t> passed_by_;  // moments of this pass, ascending
+  // Placed when the pass began, and not fetched. They stay: another set of chunks would be another
+  // plan, and ranks leave out other ones.
+  std::vector<ChunkId> left_out_at_begin_;
   Moment moment_;  // reused
   bool open_ = false, training_ = false, separate_ = false, has_version_ = false,
        trace_only_ = false;

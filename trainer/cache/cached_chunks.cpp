@@ -112,6 +112,7 @@ void CachedChunks::Fetch(ChunkId chunk, const Wanted& wanted, bool ahead) {
   const Status held = states_.ChangeChunk(chunk, TensorState::kHold);
   TP_CHECK(held.ok(), "a chunk that is fetched was nowhere");
 
+  entries_[chunk].left_out = false;
   (ahead ? entries_[chunk].prefetched : entries_[chunk].demanded) = true;
   ++(ahead ? counters_.prefetches : counters_.misses);
 }
@@ -132,6 +133,7 @@ Status CachedChunks::HandOut(ChunkId chunk) {
 Status CachedChunks::TakeForGradients(ChunkId chunk) {
   Entry& entry = entries_[chunk];
   entry.gradient = true;
+  entry.left_out = false;
   TP_RETURN_IF_ERROR(pipeline_.Wait(table_.past(chunk).op, /*prefetched=*/false));
 
   if (entry.mapped) moves_.push_back({chunk, nullptr});
@@ -157,6 +159,7 @@ void CachedChunks::Unmap(ChunkId chunk) {
   // The caller does not know a chunk that was never handed out.
   if (entries_[chunk].mapped) moves_.push_back({chunk, nullptr});
   entries_[chunk].mapped = entries_[chunk].demanded = entries_[chunk].prefetched = false;
+  if (std::exchange(entries_[chunk].left_out, false)) return;
   const Status freed = states_.ChangeChunk(chunk, TensorState::kFree);
   TP_CHECK(freed.ok(), "no operator uses a chunk that leaves");
 }
@@ -169,6 +172,22 @@ void CachedChunks::Submit(ChunkId chunk, Version version, uint32_t micro_batch) 
   entries_[chunk].gradient = false;
   Unmap(chunk);
   table_.Give(chunk);
+}
+
+Status CachedChunks::SubmitZeros(ChunkId chunk, Version version, uint32_t micro_batch) {
+  std::erase(used_, chunk);
+  ++counters_.zeros;
+  std::byte* place = setup_.service->attachment().rcache;
+  if (!setup_.service->attachment().takes_zeros) {
+    TP_RETURN_IF_ERROR(TakeForGradients(chunk));
+    place = table_.place(chunk);
+  }
+
+  const OpId op = pipeline_.SubmitZeros(chunk, place, version, micro_batch);
+  if (std::exchange(entries_[chunk].gradient, false)) table_.set_last_op(chunk, op);
+  Unmap(chunk);
+  table_.Give(chunk);
+  return {};
 }
 
 OpId CachedChunks::SubmitSum(ChunkId chunk, std::byte* place, Version version) {

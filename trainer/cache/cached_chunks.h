@@ -44,6 +44,7 @@ struct CacheCounters {
   // those for which a check found the compute stream waiting, so a lower bound.
   uint64_t late_prefetches = 0;
   uint64_t evictions = 0;
+  uint64_t zeros = 0;                     // gradients of zeros that were submitted without any
   uint64_t submits = 0;                   // chunks whose gradients were submitted
   uint64_t deviations = 0;                // passes that left the recorded order
   uint64_t bytes_h2d = 0, bytes_d2h = 0;  // totals of `traffic`
@@ -97,6 +98,9 @@ class CachedChunks {
   void Evict(ChunkId victim, ChunkId successor);
   // Starts the fetch of the chunk's parameters to its place. `ahead`: ahead of an operator's need.
   void Fetch(ChunkId chunk, const Wanted& wanted, bool ahead);
+  // The chunk has a place, and its fetch is put off until it is known to be used.
+  void LeaveOut(ChunkId chunk) { entries_[chunk].left_out = true; }
+  bool is_left_out(ChunkId chunk) const { return entries_[chunk].left_out; }
   // Waits until the chunk's parameters are there, records the move, counts. Errors: those of the
   // server and the group.
   Status HandOut(ChunkId chunk);
@@ -109,6 +113,14 @@ class CachedChunks {
   // --- out ---
   // Sends the gradients in the chunk's place to the group and the server; frees its block.
   void Submit(ChunkId chunk, Version version, uint32_t micro_batch);
+  // The chunk has no gradients on any rank of its group: tells the server, which takes them as
+  // zeros, and frees the block. A server of an earlier release, or one that copies by a GPU, gets
+  // the zeros themselves; this waits for the block then. Errors: as HandOut.
+  Status SubmitZeros(ChunkId chunk, Version version, uint32_t micro_batch);
+  // True if the chunk's block may be given to another one.
+  bool MayEvict(ChunkId chunk) const {
+    return table_.has(chunk) && !IsPinned(chunk) && !entries_[chunk].gradient;
+  }
   // Sends gradients elsewhere in the rCache to the server; frees no block. The place is the
   // server's until Await has returned.
   OpId SubmitSum(ChunkId chunk, std::byte* place, Version version);
@@ -129,6 +141,7 @@ class CachedChunks {
     bool mapped = false;      // the caller knows its place
     bool demanded = false;    // fetched on demand, not handed out yet
     bool prefetched = false;  // prefetched, not handed out yet
+    bool left_out = false;    // has a place, but was not fetched
     bool gradient = false;    // its place holds gradients: pinned until submitted
   };
 

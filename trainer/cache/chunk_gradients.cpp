@@ -129,10 +129,31 @@ Status ChunkGradients::Submit(ChunkId chunk, bool enter) {
   if (enter) pass_->Enter(MomentKind::kSubmit, chunk);
   chunks_->Submit(chunk, pass_->version(), micro_batch_);
   entries_[chunk].submitted = true;
+  pass_->NoteSubmitted(chunk);
   // The block is free now; if nothing else is pinned, a step that needs the moment after this one
   // may start.
   if (enter) pass_->PrefetchAhead(chunks_->pinned().empty() ? 1 : 0);
   return chunks_->Progress();
+}
+
+// --- units that are left out ---
+
+Status ChunkGradients::PassBy(uint32_t unit) {
+  while (const Moment* next = pass_->NextLeftOut(unit)) {
+    const bool submits = next->kind == MomentKind::kSubmit;
+    const ChunkId chunk = next->subject;
+    pass_->PassBy(*next);
+    if (submits) TP_RETURN_IF_ERROR(SubmitZeros(chunk));
+  }
+  if (!pass_->trace_only()) pass_->PrefetchAhead();
+  return chunks_->Progress();
+}
+
+Status ChunkGradients::SubmitZeros(ChunkId chunk) {
+  TP_RETURN_IF_ERROR(chunks_->SubmitZeros(chunk, pass_->version(), micro_batch_));
+  entries_[chunk].submitted = true;
+  pass_->NoteSubmitted(chunk);
+  return {};
 }
 
 // --- separate mode ---

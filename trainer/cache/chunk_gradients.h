@@ -53,6 +53,9 @@ class ChunkGradients {
   std::vector<ChunkId> SeparateChunks() const;
   Result<SeparateBlock> Borrow(ChunkId chunk);
   Status SubmitBorrowed(ChunkId chunk);
+  // Passes by the moments of a unit that is left out, as long as the order continues with them; its
+  // chunks' gradients are submitted as zeros at their places.
+  Status PassBy(uint32_t unit);
   // Ends the backward of the micro-batch: submits every chunk, and begins the next micro-batch.
   // Errors: kRcacheTooSmall (the pass became trace-only), those of the server and the group.
   Status FinishBackward();
@@ -80,6 +83,7 @@ class ChunkGradients {
   void ZeroGaps(ChunkId chunk);
   // `enter`: the pass's order has this moment.
   Status Submit(ChunkId chunk, bool enter);
+  Status SubmitZeros(ChunkId chunk);
   Status FinishChunk(ChunkId chunk);
   Status FinishTraceOnly();
 

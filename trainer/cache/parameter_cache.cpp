@@ -123,6 +123,18 @@ Status ParameterCache::EndUse(std::span<const ParameterId> parameters) {
   return {};
 }
 
+bool ParameterCache::RouteUnits(const UnitUses& uses) {
+  if (!status_.ok() || !pass_.open() || pass_.trace_only()) return false;
+  const bool leaves_out = pass_.Route(uses);
+  return Progress().ok() && leaves_out;
+}
+
+Status ParameterCache::PassBy(uint32_t unit) {
+  if (!status_.ok()) return status_;
+  if (!pass_.open()) return NotInPass("PassBy");
+  return Latch(gradients_.PassBy(unit));
+}
+
 Status ParameterCache::Progress() {
   return status_.ok() ? Latch(chunks_.Progress()) : status_;
 }

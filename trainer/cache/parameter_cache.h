@@ -86,6 +86,15 @@ class ParameterCache {
   // Appends the changes of place since the last call to `out`, in order. Call it after every call
   // into the cache.
   void TakeMoves(std::vector<Move>* out) { chunks_.TakeMoves(out); }
+  // The rest of this micro-batch uses these units (ParameterNote::unit). True: the model may leave
+  // the others of the place out, and calls PassBy where it would have used them; their chunks are
+  // not fetched, and their gradients are zeros of which no byte moves. False: it must use all of
+  // them, because no order is known. All ranks that share a data group make the same calls. Take
+  // the moves afterwards, here and below. Errors are latched.
+  bool RouteUnits(const UnitUses& uses);
+  // The model comes to where it would have used the unit: in forward, and in backward. Errors:
+  // those of the server and the group.
+  Status PassBy(uint32_t unit);
   // Moves transfers on. Never waits.
   Status Progress();
   // Waits until all operators of a device have ended; on the host returns immediately. Call it
@@ -138,6 +147,10 @@ class ParameterCache {
   bool following() const { return pass_.follower().following(); }
   // The present pass's plan; null while it records or has left the known order.
   const Plan* plan() const { return pass_.follower().plan(); }
+  // The traffic of that plan, without what was left out, by data group; empty without a plan.
+  std::vector<GroupTraffic> PlannedTraffic() const {
+    return pass_.PlannedTraffic(!service_->attachment().takes_zeros);
+  }
   const AccessSchedule& schedule(PassKind kind) const { return pass_.follower().schedule(kind); }
   uint64_t blocks() const { return chunks_.blocks(); }
   // The smallest --rcache for the order followed or recorded so far, in bytes.

@@ -18,6 +18,7 @@ Status PassFollower::Begin(PassKind kind, std::vector<ChunkId> present) {
   kind_ = kind;
   open_ = true;
   next_ = next_step_ = first_ahead_ = 0;
+  left_out_.clear();
   recording_.moments.clear();
   micro_batch_begin_ = 0;
   plan_ = nullptr;
@@ -106,13 +107,28 @@ const PlanStep* PassFollower::TakeDueStep() {
 }
 
 const PlanStep* PassFollower::TakeStepAhead(uint64_t horizon, uint64_t depth) {
+  const PlanStep* const step = SeeStepAhead(horizon, depth);
+  if (step != nullptr) ++next_step_;
+  return step;
+}
+
+const PlanStep* PassFollower::SeeStepAhead(uint64_t horizon, uint64_t depth) {
   if (plan_ == nullptr || next_step_ == plan_->steps.size()) return nullptr;
   while (first_ahead_ < next_step_ && plan_->steps[first_ahead_].needed_at < next_) ++first_ahead_;
+  while (!left_out_.empty() && left_out_.front() < next_) left_out_.pop_front();
   const PlanStep& step = plan_->steps[next_step_];
+  const uint64_t ahead = next_step_ - first_ahead_ - left_out_.size();
   // A block for gradients only is taken when it is needed.
-  if (!step.fetch || step.earliest > horizon || next_step_ - first_ahead_ >= depth) return nullptr;
-  ++next_step_;
-  return &step;
+  return !step.fetch || step.earliest > horizon || ahead >= depth ? nullptr : &step;
+}
+
+const Moment* PassFollower::Coming(uint64_t ahead) const {
+  if (!following() || next_ + ahead >= current().moments.size()) return nullptr;
+  return &current().moments[next_ + ahead];
+}
+
+const Moment* PassFollower::Present() const {
+  return following() && next_ > 0 ? &current().moments[next_ - 1] : nullptr;
 }
 
 uint32_t PassFollower::UsesUntil(const PlanStep& step) const {

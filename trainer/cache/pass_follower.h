@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -60,6 +61,15 @@ class PassFollower {
   // While following: the next step that may start at moment `horizon`, with at most `depth` steps
   // ahead of their need; null: none.
   const PlanStep* TakeStepAhead(uint64_t horizon, uint64_t depth);
+  // The same without taking it.
+  const PlanStep* SeeStepAhead(uint64_t horizon, uint64_t depth);
+  // A step that was taken ahead fetches nothing yet, and does not count for `depth`.
+  void NoteLeftOut(const PlanStep& step) { left_out_.push_back(step.needed_at); }
+
+  // While following: the moment that is `ahead` moments behind the next one, from 0, and the
+  // present one; null: there is none.
+  const Moment* Coming(uint64_t ahead) const;
+  const Moment* Present() const;
 
   // While following: the number of moments, including the present one, before the one that needs
   // the step; 0: the present one does.
@@ -105,8 +115,9 @@ class PassFollower {
   AccessSchedule recording_;      // when not following
   size_t micro_batch_begin_ = 0;  // in recording_
   const Plan* plan_ = nullptr;
-  size_t next_step_ = 0;    // index in plan_
-  size_t first_ahead_ = 0;  // the first step that is not needed yet
+  size_t next_step_ = 0;           // index in plan_
+  size_t first_ahead_ = 0;         // the first step that is not needed yet
+  std::deque<uint64_t> left_out_;  // needs of the steps ahead that do not count
   uint64_t deviations_ = 0;
 };
 

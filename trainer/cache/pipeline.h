@@ -41,6 +41,12 @@ class Pipeline {
     return Visit(
         [&](auto& pipeline) { return pipeline.Submit(chunk, block, version, micro_batch); });
   }
+  // Sends a shard of zeros, for which the group exchanges nothing: without bytes where the server
+  // takes that, else from `block`, which holds them.
+  OpId SubmitZeros(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch) {
+    return Visit(
+        [&](auto& pipeline) { return pipeline.SubmitZeros(chunk, block, version, micro_batch); });
+  }
   // Notes that an operator is in the compute stream; true if a mark should follow.
   bool Used() {
     return Visit([](auto& pipeline) { return pipeline.Used(); });

@@ -34,6 +34,13 @@ OpId TransferPipeline::Submit(ChunkId chunk, std::byte* block, Version version,
   return Add({0, chunk, false, micro_batch, version, block, 0, Mark(), Stage::kTurn, 0});
 }
 
+OpId TransferPipeline::SubmitZeros(ChunkId chunk, std::byte* block, Version version,
+                                   uint32_t micro_batch) {
+  Op op{0, chunk, false, micro_batch, version, block, 0, Mark(), Stage::kTurn, 0};
+  op.zeros = true;
+  return Add(op);
+}
+
 bool TransferPipeline::GatePassed(const Op& op) {
   if (op.gate == 0) return true;
   compute_->Progress(kMiB);
@@ -48,13 +55,18 @@ bool TransferPipeline::Latch(Status status) {
   return true;
 }
 
+Result<client::Ticket> TransferPipeline::Request(const Op& op) const {
+  if (op.fetch) return service_->StartFetch(setup_.FetchRange(op.chunk, op.block), op.wanted);
+  const client::Range range = setup_.SubmitRange(op.chunk, op.block);
+  return op.zeros && service_->attachment().takes_zeros
+             ? service_->StartSubmitZeros(range, op.wanted.version, op.micro_batch)
+             : service_->StartSubmitGradient(range, op.wanted.version, op.micro_batch);
+}
+
 bool TransferPipeline::StartAtServer(Op* op) {
   if (op->fetch && (!Done(op->after) || !GatePassed(*op))) return false;
   if (at_server_ >= kTicketsUsed) return false;
-  Result<client::Ticket> ticket =
-      op->fetch ? service_->StartFetch(setup_.FetchRange(op->chunk, op->block), op->wanted)
-                : service_->StartSubmitGradient(setup_.SubmitRange(op->chunk, op->block),
-                                                op->wanted.version, op->micro_batch);
+  Result<client::Ticket> ticket = Request(*op);
   if (Latch(ticket.status())) return false;
 
   op->ticket = ticket.value();
@@ -72,9 +84,10 @@ bool TransferPipeline::StartInGroup(Op* op) {
   op->ticket = 0;
   // The turn of an all-reduce ends when its second half has started, so that the halves of two
   // all-reduces have the same order on all ranks.
-  op->gathers_next = !op->fetch && setup_.AllReduces(op->chunk);
+  op->gathers_next = !op->fetch && !op->zeros && setup_.AllReduces(op->chunk);
   if (!op->gathers_next) ++next_turn_;
-  // In a group of one rank there is nothing to exchange, but it keeps its turn.
+  // Zeros, and a group of one rank, have nothing to exchange, but keep their turn.
+  if (op->zeros) return true;
   if (op->fetch ? !setup_.Gathers(op->chunk) : !setup_.Reduces(op->chunk)) return true;
 
   Collective* group = setup_.GroupOf(op->chunk);

@@ -37,6 +37,9 @@ class TransferPipeline {
   // Reduces the whole block over the group (to all of its ranks if the setup says so), then sends
   // this rank's shard to the server.
   OpId Submit(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch);
+  // Sends a shard of zeros: without bytes where the server takes that, else from `block`, which
+  // holds them. No rank of the group has another gradient: they exchange nothing.
+  OpId SubmitZeros(ChunkId chunk, std::byte* block, Version version, uint32_t micro_batch);
   // Notes that an operator is in the compute stream; true if a mark should follow: never.
   bool Used() const { return false; }
   // Records a mark after all work in the compute stream.
@@ -77,9 +80,12 @@ class TransferPipeline {
     Stage stage;
     uint64_t ticket;  // of the server or of the group, by stage
     OperationName name{};
+    bool zeros = false;         // a submission of zeros
     bool gathers_next = false;  // the sum is in shards, to be gathered by all ranks
   };
 
+  // Sends the request of the operation.
+  Result<client::Ticket> Request(const Op& op) const;
   Op& Of(OpId id) { return ops_[id - first_]; }
   OpId Add(Op op);
   void Advance(Op* op);

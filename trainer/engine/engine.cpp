@@ -216,9 +216,8 @@ Result<double> TrainingEngine::TrainMicroBatch(Version version, uint32_t micro_b
 
 Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end,
                                                 const std::function<Status()>& before) {
-  planned_traffic_.clear();
-  if (cache_->plan() != nullptr) {
-    planned_traffic_ = GroupTrafficOf(*cache_->plan(), layout_, options_.cache.exchange);
+  planned_traffic_ = cache_->PlannedTraffic();
+  if (!planned_traffic_.empty()) {
     // Each rank of a group sends all shards but its own.
     for (size_t group = 0; group < options_.sum_bytes.size(); ++group) {
       planned_traffic_[group].handed_in += options_.sum_bytes[group];
@@ -231,6 +230,18 @@ Result<client::Outcome> TrainingEngine::EndStep(const client::StepEnd& end,
   if (before) TP_RETURN_IF_ERROR(before());
   TP_ASSIGN_OR_RETURN(const client::Ticket ticket, service_->StartEndStep(end));
   return service_->Wait(ticket);
+}
+
+bool TrainingEngine::RouteUnits(const UnitUses& uses) {
+  const bool leaves_out = cache_->RouteUnits(uses);
+  operators_->ApplyMoves();
+  return leaves_out;
+}
+
+void TrainingEngine::PassUnitBy(uint32_t unit) {
+  Status passed = cache_->PassBy(unit);
+  operators_->ApplyMoves();
+  if (!passed.ok()) operators_->Latch(std::move(passed));
 }
 
 void TrainingEngine::Foresee(AccessSchedule order) {

@@ -136,6 +136,12 @@ class TrainingEngine {
   // TrainMicroBatch, EndStep and Evaluate must not be called afterwards.
   OpenSteps* Open(Version sealed);
 
+  // For models with parameters that not every micro-batch uses (ParameterNote::unit), called within
+  // their forward and backward: ParameterCache::RouteUnits and PassBy. Failures end the pass as
+  // those of operators do.
+  bool RouteUnits(const UnitUses& uses);
+  void PassUnitBy(uint32_t unit);
+
   // Sets the order of a training step in advance, before the first step; without moments, or if the
   // rCache is too small for it, the first step records its own.
   void Foresee(AccessSchedule order);

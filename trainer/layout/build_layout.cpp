@@ -1,45 +1,17 @@
 #include "trainer/layout/build_layout.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
+#include "trainer/layout/layout_items.h"
+
 namespace tidepool::trainer {
 namespace {
 
 constexpr uint64_t kShardAlignBytes = 64;
-constexpr uint64_t kElementsMax = uint64_t{1} << 48;  // per parameter: 1 PiB of fp32
-
-// One parameter to be packed.
-struct Item {
-  uint32_t note;
-  uint64_t elements;
-};
-
-Result<uint64_t> ElementsOf(const ParameterNote& note) {
-  uint64_t count = 1;
-  for (const uint64_t dim : note.dims) {
-    if (dim == 0 || dim > kElementsMax / count) {
-      return Status(ErrorId::kUsageError, "parameter " + note.name + " has an extent of " +
-                                              std::to_string(dim) + ", which gives no usable size");
-    }
-    count *= dim;
-  }
-  return count;
-}
-
-// Parameters of one kind (trained or frozen) and dtype, by data group.
-struct Sorted {
-  DType dtype = DType::kF32;
-  std::vector<std::vector<Item>> multi_use, listed, packed;
-
-  uint64_t element_bytes() const { return BytesOf(dtype); }
-};
-// By dtype, in the order of DType: fp32 first.
-using Kind = std::array<Sorted, 4>;
 
 // Sizes to pack, and their unit: elements of their one dtype, or bytes.
 struct Runs {
@@ -48,24 +20,6 @@ struct Runs {
 
   const char* unit() const { return unit_bytes == 1 ? "bytes" : "elements"; }
 };
-
-Status CheckGroups(const LayoutOptions& options, const std::vector<std::vector<Rank>>& groups) {
-  if (options.world == 0) return Status(ErrorId::kUsageError, "a job needs at least one rank");
-
-  for (size_t g = 0; g < groups.size(); ++g) {
-    const std::vector<Rank>& members = groups[g];
-    const bool ascending = std::adjacent_find(members.begin(), members.end(), [](Rank a, Rank b) {
-                             return a >= b;
-                           }) == members.end();
-    if (members.empty() || !ascending || members.back() >= options.world) {
-      return Status(ErrorId::kUsageError,
-                    "data group " + std::to_string(g) + " must list ranks below " +
-                        std::to_string(options.world) + " in ascending order, at least one");
-    }
-  }
-
-  return {};
-}
 
 class Builder {
  public:
@@ -133,8 +87,10 @@ class Builder {
       auto& list = note.multi_use                 ? kind.multi_use
                    : resident.contains(note.name) ? kind.listed
                                                   : kind.packed;
-      list[note.data_group].push_back({i, elements});
+      list[note.data_group].push_back({i, elements, note.unit});
     }
+
+    SortByUnit();
 
     for (const std::string& name : options_.resident) {
       if (!names.contains(name))
@@ -144,7 +100,18 @@ class Builder {
     return {};
   }
 
-  // Smallest unit of chunk bytes that every group can cut into equal, aligned shards.
+  void SortByUnit() {
+    for (Kind* kind : {&trained_, &frozen_}) {
+      for (Sorted& sorted : *kind) {
+        for (auto& items : sorted.packed) {
+          std::stable_sort(items.begin(), items.end(),
+                           [](const Item& a, const Item& b) { return a.unit < b.unit; });
+        }
+      }
+    }
+  }
+
+  // Smallest multiple of chunk bytes that every group can cut into equal, aligned shards.
   uint64_t MultipleBytes() const {
     uint64_t ranks = 1;
     for (const auto& members : layout_.data_groups)
@@ -218,8 +185,10 @@ class Builder {
     for (const Sorted& sorted : kind) {
       for (const auto& items : sorted.packed) {
         if (items.empty() || PaddedTotal(items, sorted) < total_min) continue;
-        runs->sizes.emplace_back();
-        for (const Item& item : items) runs->sizes.back().push_back(PaddedBytes(item, sorted));
+        for (size_t i = 0; i < items.size(); ++i) {
+          if (i == 0 || items[i].unit != items[i - 1].unit) runs->sizes.emplace_back();
+          runs->sizes.back().push_back(PaddedBytes(items[i], sorted));
+        }
 
         const bool alike = runs->unit_bytes == 0 || runs->unit_bytes == sorted.element_bytes();
         runs->unit_bytes = alike ? sorted.element_bytes() : 1;
@@ -323,11 +292,16 @@ class Builder {
   void Pack(const std::vector<Item>& items, const Room& chunks) {
     const uint64_t capacity = chunks.bytes / BytesOf(chunks.dtype);
     uint64_t room = 0;
+    uint32_t unit = 0;
+
     for (const Item& item : items) {
-      if (item.elements > room) {
+      const bool other_unit = !chunks.resident && item.unit != unit;
+      if (item.elements > room || other_unit) {
         Close();
         Open(chunks, capacity);
         room = capacity;
+        unit = chunks.resident ? 0 : item.unit;
+        layout_.chunks.back().unit = unit;
       }
 
       Place(item, capacity - room);
@@ -348,12 +322,12 @@ class Builder {
     open_ = true;
   }
 
-  // Trims a resident chunk to its content.
+  // Trims a resident chunk, and one of a unit, to its content.
   void Close() {
     if (!open_) return;
     open_ = false;
     ChunkPlace& chunk = layout_.chunks.back();
-    if (!chunk.resident) return;
+    if (!chunk.resident && chunk.unit == 0) return;
     const ParameterPlace& last = layout_.parameters.back();
     const uint64_t members = layout_.data_groups[chunk.data_group].size();
     chunk.elements =

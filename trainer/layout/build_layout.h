@@ -8,7 +8,7 @@
 //  3. if the rest is less than one chunk, it is fused into one small resident chunk (so are the
 //     norms that a 16-bit model keeps in fp32);
 //  4. otherwise it is packed greedily, in the order of the notes, into chunks of the one common
-//     size.
+//     size: first what has no unit, then each unit into chunks of its own.
 // Frozen parameters are packed by the same rules into chunks of their own, after all others. The
 // common size is then searched for them alone: jobs that train different adapters over one base
 // have the same frozen chunks, and can share them.
@@ -37,6 +37,9 @@ struct ParameterNote {
   uint32_t data_group = 0;
   bool multi_use = false;
   bool frozen = false;  // read and never trained
+  // Parameters with the same number, other than 0, are used together in a micro-batch, or not at
+  // all (an expert's). Numbers ascend in the order of the notes.
+  uint32_t unit = 0;
   // nullopt: that of the options. A trained parameter has this or fp32, a frozen one any; kRaw:
   // `dims` count bytes.
   std::optional<DType> dtype = std::nullopt;

@@ -107,6 +107,12 @@ bool ChunkLayout::AreAlike(Rank a, Rank b) const {
                     alike);
 }
 
+uint32_t ChunkLayout::Units() const {
+  uint32_t units = 0;
+  for (const ChunkPlace& chunk : chunks) units = std::max(units, chunk.unit);
+  return units;
+}
+
 ParameterId ChunkLayout::ParameterAt(ChunkId chunk, uint64_t element) const {
   const ChunkPlace& place = chunks[chunk];
   const auto begin = parameters.begin() + place.first_parameter;

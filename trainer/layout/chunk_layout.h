@@ -9,7 +9,7 @@
 //     16-bit layout; a frozen one has any dtype, raw bytes included;
 //  3. all chunks that are not resident have `block_bytes` bytes, for any data group and dtype
 //     (Elixir v1, section IV-A: one unified chunk size), so that every rCache block can hold any of
-//     them;
+//     them; those of units may have fewer, and are trimmed to their content;
 //  4. chunk.elements is a multiple of (group's ranks x shard alignment): shards are equal and start
 //     on 64 bytes (Elixir v1, section V);
 //  5. trained chunks come before frozen ones; within each kind they are ordered by dtype, fp32
@@ -47,6 +47,7 @@ struct ChunkPlace {
   uint64_t elements = 0;       // padded, over all shards
   uint64_t used_elements = 0;  // of parameters, without padding
   uint32_t data_group = 0;
+  uint32_t unit = 0;      // of all its parameters (ParameterNote::unit); 0: used in every pass
   bool resident = false;  // has fixed space in the rCache and is never evicted
   // Gradients stay in a separate buffer until the end of backward (Elixir v2, appendix A.2).
   bool multi_use = false;
@@ -91,6 +92,8 @@ struct ChunkLayout {
   // Size of an rCache with `blocks` blocks beside rank's resident chunks: the --rcache for that
   // number of blocks.
   uint64_t RcacheBytes(Rank rank, uint64_t blocks) const;
+  // The largest unit of a chunk; 0: there are none.
+  uint32_t Units() const;
   // Number of chunks of `rank` that need a block when they are used.
   uint64_t EvictableChunks(Rank rank) const;
   // Number of blocks in such an rCache: at most the chunks that can use them. Requires rcache_bytes

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "trainer/model/errors/model_error.h"
 
@@ -18,25 +20,57 @@ std::vector<int64_t> EvenCounts(int64_t choices, int64_t experts) {
   return counts;
 }
 
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+struct UsesHolder : torch::CustomClassHolder {
+  UsesHolder(std::function<void(uint32_t)> tells, uint32_t of)
+      : pass_by(std::move(tells)), unit(of) {}
+  std::function<void(uint32_t)> pass_by;
+  uint32_t unit;
+};
+
+// The place of an expert that is left out, in forward and in backward: no rows come, none go.
+struct PlaceOfUnit : torch::autograd::Function<PlaceOfUnit> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& no_rows,
+                            c10::intrusive_ptr<UsesHolder> holder) {
+    holder->pass_by(holder->unit);
+    context->saved_data["holder"] = c10::IValue::make_capsule(std::move(holder));
+    return at::empty_like(no_rows);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto holder =
+        c10::static_intrusive_pointer_cast<UsesHolder>(context->saved_data["holder"].toCapsule());
+    holder->pass_by(holder->unit);
+    return {gradients[0], at::Tensor()};
+  }
+};
+
+at::Tensor PassBy(const at::Tensor& no_rows, const ExpertUses& uses, uint32_t unit) {
+  return PlaceOfUnit::apply(no_rows, c10::make_intrusive<UsesHolder>(uses.pass_by, unit));
+}
+
 }  // namespace
 
-Experts::Experts(const GptShape& shape, uint32_t blocks, const NamedTensors& parameters,
-                 const std::string& path, const BlockContext& context)
+Experts::Experts(const GptShape& shape, uint32_t layer, const NamedTensors& parameters,
+                 const BlockContext& context)
     : moe_(shape.moe),
-      path_(path),
-      aux_(double{shape.moe.aux} / blocks),
-      z_(double{shape.moe.z} / blocks),
-      router_(FindAffine(parameters, path + "block_sparse_moe.gate")),
+      path_("model.layers." + std::to_string(layer) + "."),
+      aux_(double{shape.moe.aux} / shape.moe.Blocks(shape.layers)),
+      z_(double{shape.moe.z} / shape.moe.Blocks(shape.layers)),
+      router_(FindAffine(parameters, path_ + "block_sparse_moe.gate")),
       losses_(context.losses),
       exchange_(context.exchange) {
   const uint32_t local = moe_.experts / exchange_->place().ranks;
   const uint32_t first = exchange_->place().rank * local;
 
   for (uint32_t i = first; i < first + local; ++i) {
-    const std::string expert = path + "block_sparse_moe.experts." + std::to_string(i) + ".";
+    const std::string expert = path_ + "block_sparse_moe.experts." + std::to_string(i) + ".";
     experts_.push_back({.gate = FindAffine(parameters, expert + "w1"),
                         .up = FindAffine(parameters, expert + "w3"),
                         .down = FindAffine(parameters, expert + "w2")});
+    units_.push_back(ExpertUnit(moe_, layer, i));
   }
 }
 
@@ -90,12 +124,21 @@ Experts::Routing Experts::Route(at::Tensor* x) const {
   return routing;
 }
 
-at::Tensor Experts::RunOwn(const at::Tensor& rows, const std::vector<int64_t>& counts) const {
+at::Tensor Experts::RunOwn(const at::Tensor& rows, const std::vector<int64_t>& counts,
+                           const Used& used) const {
+  const ExpertUses& uses = exchange_->uses();
+  const bool leaves_out = uses.tell && !rows.is_meta() && uses.tell(units_, used);
   std::vector<at::Tensor> results;
   int64_t begin = 0;
+
   for (size_t i = 0; i < experts_.size(); ++i) {
     const Expert& expert = experts_[i];
     const at::Tensor in = rows.narrow(0, begin, counts[i]);
+    if (leaves_out && !used.here[i]) {
+      results.push_back(PassBy(in, uses, units_[i]));
+      continue;
+    }
+
     const at::Tensor wide = at::silu(expert.gate.Linear(in, 0)) * expert.up.Linear(in, 0);
     results.push_back(expert.down.Linear(wide, 0));
     begin += counts[i];
@@ -119,8 +162,7 @@ at::Tensor Experts::RunSorted(const at::Tensor& sorted, const Routing& routing) 
 
   const bool drops = kept != routing.counts;
   const at::Tensor given = drops ? at::cat(with_room, 0) : sorted;
-  const at::Tensor results =
-      exchange_->place().ranks == 1 ? RunOwn(given, kept) : RunShared(given, kept);
+  const at::Tensor results = RunAll(given, kept);
   if (!drops) return results;
 
   std::vector<at::Tensor> all;
@@ -133,9 +175,11 @@ at::Tensor Experts::RunSorted(const at::Tensor& sorted, const Routing& routing) 
   return at::cat(all, 0);
 }
 
-at::Tensor Experts::RunShared(const at::Tensor& given, const std::vector<int64_t>& counts) const {
-  const TokenExchange::Visit visit = exchange_->Send(given, counts);
-  return exchange_->SendBack(RunOwn(visit.rows, visit.counts), visit);
+at::Tensor Experts::RunAll(const at::Tensor& given, const std::vector<int64_t>& counts) const {
+  const TokenExchange::Agreed agreed = exchange_->Agree(counts, given.is_meta());
+  if (exchange_->place().ranks == 1) return RunOwn(given, counts, agreed.used);
+  const TokenExchange::Visit visit = exchange_->Send(given, counts, agreed);
+  return exchange_->SendBack(RunOwn(visit.rows, visit.counts, agreed.used), visit);
 }
 
 at::Tensor Experts::Run(const at::Tensor& x) {

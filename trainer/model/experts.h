@@ -6,10 +6,11 @@
 // finite. Sources: Mixtral (Jiang et al. 2024), section 2.1, for routing and the experts' form;
 // auxiliary loss: Switch Transformers (Fedus et al. 2021), eq. 4, averaged over blocks; z loss:
 // ST-MoE (Zoph et al. 2022), eq. 5; capacity: GShard (Lepikhin et al. 2020), alg. 1. Deterministic:
-// a stable sort orders tokens by expert, and every sum has a fixed order, for any routing. All
-// experts are computed one after the other, those without tokens on an empty input: their gradients
-// are then zeros, and all ranks use all parameters in the same order. The CPU waits for the
-// router's counts once per block. If ranks share a block's experts
+// a stable sort orders tokens by expert, and every sum has a fixed order, for any routing. Experts
+// are computed one after the other. One for which no rank has tokens is left out if ExpertUses
+// allows it, else computed on an empty input: its gradients are zeros either way, and all ranks
+// that have it use its parameters in the same order. The CPU waits for the router's counts once per
+// block, and ranks exchange them. If ranks share a block's experts
 // (trainer/model/token_exchange.h), each computes its own for the tokens of all of them. Shapes: N
 // tokens, C = hidden, E experts, k = top_k.
 #pragma once
@@ -35,10 +36,9 @@ struct BlockContext {
 
 class Experts {
  public:
-  // The experts of the block called `path` ("model.layers.3."). `blocks`: the number of the model's
-  // blocks with experts.
-  Experts(const GptShape& shape, uint32_t blocks, const NamedTensors& parameters,
-          const std::string& path, const BlockContext& context);
+  // The experts of block `layer`.
+  Experts(const GptShape& shape, uint32_t layer, const NamedTensors& parameters,
+          const BlockContext& context);
 
   // x and the result: [B][T][C].
   at::Tensor Run(const at::Tensor& x);
@@ -60,10 +60,11 @@ class Experts {
   void CheckLogits(int64_t bad) const;
   at::Tensor TermOf(const at::Tensor& logits, const at::Tensor& probabilities,
                     const at::Tensor& counts) const;
-  // This rank's experts applied to [n][C] rows by expert.
-  at::Tensor RunOwn(const at::Tensor& rows, const std::vector<int64_t>& counts) const;
+  // This rank's experts applied to [n][C] rows by expert; `used`: by the counts of all ranks.
+  at::Tensor RunOwn(const at::Tensor& rows, const std::vector<int64_t>& counts,
+                    const Used& used) const;
   // The experts of all ranks that share them, applied to [n][C] rows by expert.
-  at::Tensor RunShared(const at::Tensor& given, const std::vector<int64_t>& counts) const;
+  at::Tensor RunAll(const at::Tensor& given, const std::vector<int64_t>& counts) const;
   // The experts applied to [n][C] sorted tokens; zeros for those beyond an expert's capacity.
   at::Tensor RunSorted(const at::Tensor& sorted, const Routing& routing) const;
 
@@ -72,6 +73,7 @@ class Experts {
   const double aux_, z_;  // for this block's terms
   Affine router_;
   std::vector<Expert> experts_;  // this rank's
+  std::vector<uint32_t> units_;  // ExpertUnit of each
   RouterLosses* const losses_;
   const TokenExchange* const exchange_;
 };

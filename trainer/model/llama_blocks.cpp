@@ -12,7 +12,6 @@ namespace tidepool::trainer {
 LlamaBlocks::LlamaBlocks(const GptShape& shape, const NamedTensors& parameters, double lora_scale,
                          TokenExchange exchange)
     : shape_(shape), lora_scale_(lora_scale), exchange_(std::move(exchange)) {
-  const uint32_t with_experts = shape.moe.Blocks(shape.layers);
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
     const std::string path = "model.layers." + std::to_string(layer) + ".";
     const auto find = [&](const char* name) { return FindAffine(parameters, path + name); };
@@ -27,7 +26,7 @@ LlamaBlocks::LlamaBlocks(const GptShape& shape, const NamedTensors& parameters, 
 
     if (shape.moe.In(layer)) {
       const BlockContext context{&losses_, &exchange_};
-      block.experts.emplace(shape, with_experts, parameters, path, context);
+      block.experts.emplace(shape, layer, parameters, context);
       continue;
     }
     block.gate = find("mlp.gate_proj");

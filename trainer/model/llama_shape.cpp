@@ -25,27 +25,31 @@ uint64_t BlockWeights(const GptShape& shape, uint64_t experts) {
          routed * (shape.moe.experts * c + experts * 3 * c * shape.moe.width);
 }
 
-// Appends a parameter of a data group.
-using AddParameter = std::function<void(std::string, std::vector<uint64_t>, uint32_t)>;
+// Where a parameter belongs, besides its block.
+struct Belongs {
+  uint32_t data_group = 0, unit = 0;
+};
+// Appends a parameter.
+using AddParameter = std::function<void(std::string, std::vector<uint64_t>, Belongs)>;
 
 // The MLP of one block, or its experts.
 void AddMlp(const GptShape& shape, uint32_t layer, const std::string& block,
             const AddParameter& add) {
   const uint64_t c = shape.hidden, width = shape.moe.width;
   if (!shape.moe.In(layer)) {
-    add(block + "mlp.gate_proj.weight", {shape.llama.mlp, c}, 0);
-    add(block + "mlp.up_proj.weight", {shape.llama.mlp, c}, 0);
-    add(block + "mlp.down_proj.weight", {c, shape.llama.mlp}, 0);
+    add(block + "mlp.gate_proj.weight", {shape.llama.mlp, c}, {});
+    add(block + "mlp.up_proj.weight", {shape.llama.mlp, c}, {});
+    add(block + "mlp.down_proj.weight", {c, shape.llama.mlp}, {});
     return;
   }
 
-  add(block + "block_sparse_moe.gate.weight", {shape.moe.experts, c}, 0);
+  add(block + "block_sparse_moe.gate.weight", {shape.moe.experts, c}, {});
   for (uint32_t i = 0; i < shape.moe.experts; ++i) {
     const std::string expert = block + "block_sparse_moe.experts." + std::to_string(i) + ".";
-    const uint32_t group = ExpertGroup(shape.moe, i);
-    add(expert + "w1.weight", {width, c}, group);
-    add(expert + "w3.weight", {width, c}, group);
-    add(expert + "w2.weight", {c, width}, group);
+    const Belongs belongs{ExpertGroup(shape.moe, i), ExpertUnit(shape.moe, layer, i)};
+    add(expert + "w1.weight", {width, c}, belongs);
+    add(expert + "w3.weight", {width, c}, belongs);
+    add(expert + "w2.weight", {c, width}, belongs);
   }
 }
 
@@ -83,13 +87,15 @@ std::vector<ParameterNote> LlamaParameters(const GptShape& shape) {
   const uint64_t c = shape.hidden, queries = uint64_t{shape.heads} * shape.llama.head_size,
                  keys = uint64_t{shape.llama.kv_heads} * shape.llama.head_size;
   std::vector<ParameterNote> notes;
-  const auto add = [&notes](std::string name, std::vector<uint64_t> dims, uint32_t data_group = 0) {
+
+  const auto add = [&notes](std::string name, std::vector<uint64_t> dims, Belongs belongs = {}) {
     const uint32_t group = dims.size() == 2 ? kDecayGroup : kNoDecayGroup;
     notes.push_back({.name = std::move(name),
                      .dims = std::move(dims),
                      .optimizer_group = group,
-                     .data_group = data_group,
-                     .multi_use = false});
+                     .data_group = belongs.data_group,
+                     .multi_use = false,
+                     .unit = belongs.unit});
   };
 
   add(kLlamaTokenTable, {shape.vocab, c});
@@ -107,7 +113,7 @@ std::vector<ParameterNote> LlamaParameters(const GptShape& shape) {
   }
 
   add("model.norm.weight", {c});
-  if (!shape.llama.tied) add("lm_head.weight", {shape.vocab, c});
+  if (!shape.llama.tied) add(kLlamaHead, {shape.vocab, c});
   return notes;
 }
 

@@ -22,6 +22,8 @@ namespace tidepool::trainer {
 
 // The name of the token embedding.
 inline constexpr const char* kLlamaTokenTable = "model.embed_tokens.weight";
+// The name of an output head of its own.
+inline constexpr const char* kLlamaHead = "lm_head.weight";
 
 // Errors: kUsageError (a size is 0 or does not match the others).
 Status CheckLlamaSizes(const GptShape& shape);

@@ -50,12 +50,18 @@ struct MoeSizes {
 // A rank's place among those that share experts. Expert e belongs to rank e / (E / ranks).
 struct ExpertPlace {
   uint32_t rank = 0, ranks = 1;
+  uint32_t first = 0;  // the first of them, of all ranks of the run
 };
 
 // The data group of an expert: 0, that of all ranks, if each rank has all experts; else 1 for those
 // of the first sharing rank, and so on.
 inline uint32_t ExpertGroup(const MoeSizes& moe, uint32_t expert) {
   return moe.ep > 1 ? 1 + expert / (moe.experts / moe.ep) : 0;
+}
+
+// The unit (ParameterNote::unit) of an expert of block `layer`.
+inline uint32_t ExpertUnit(const MoeSizes& moe, uint32_t layer, uint32_t expert) {
+  return 1 + layer * moe.experts + expert;
 }
 
 // The architecture of a model's blocks. Parameters have the names of Hugging Face.

@@ -68,20 +68,43 @@ std::vector<int64_t> PlacesByExpert(const std::vector<int64_t>& from, size_t ran
 
 }  // namespace
 
-TokenExchange::Visit TokenExchange::Send(const at::Tensor& sorted,
-                                         const std::vector<int64_t>& counts) const {
-  const size_t ranks = place_.ranks, experts = counts.size() / ranks;
-  std::vector<int64_t> from;
-  if (sorted.is_meta()) {
-    const auto own = counts.begin() + static_cast<int64_t>(place_.rank * experts);
-    for (size_t rank = 0; rank < ranks; ++rank)
-      from.insert(from.end(), own, own + static_cast<int64_t>(experts));
+TokenExchange::Agreed TokenExchange::Agree(const std::vector<int64_t>& counts, bool is_meta) const {
+  const size_t all = counts.size(), experts = all / place_.ranks;
+  const bool asks = !is_meta && mover_->counts != nullptr;
+  std::vector<int64_t> of_ranks;  // [world][all]; without others, each rank of the sharing ones
+  if (asks) {
+    of_ranks = mover_->counts(counts);
   } else {
-    from = mover_->counts(counts);
+    for (uint32_t rank = 0; rank < place_.ranks; ++rank)
+      of_ranks.insert(of_ranks.end(), counts.begin(), counts.end());
   }
 
+  Agreed agreed;
+  agreed.used = {std::vector<bool>(experts, is_meta), std::vector<bool>(experts, is_meta)};
+
+  const size_t first_sharer = asks ? place_.first : 0;
+  for (size_t rank = 0; rank < of_ranks.size() / all; ++rank) {
+    const bool shares = rank >= first_sharer && rank < first_sharer + place_.ranks;
+    for (size_t i = 0; i < all; ++i) {
+      const int64_t count = of_ranks[rank * all + i];
+      const bool is_own = i / experts == place_.rank;
+      if (shares && is_own) agreed.from.push_back(count);
+      if (count == 0) continue;
+      agreed.used.anywhere[i % experts] = true;
+      if (is_own) agreed.used.here[i % experts] = true;
+    }
+  }
+  return agreed;
+}
+
+TokenExchange::Visit TokenExchange::Send(const at::Tensor& sorted,
+                                         const std::vector<int64_t>& counts,
+                                         const Agreed& agreed) const {
+  const size_t ranks = place_.ranks, experts = counts.size() / ranks;
+  const std::vector<int64_t>& from = agreed.from;
   Visit visit;
   visit.counts.assign(experts, 0);
+
   for (size_t rank = 0; rank < ranks; ++rank) {
     const auto width = static_cast<int64_t>(experts), first = static_cast<int64_t>(rank) * width;
     visit.out.push_back(

@@ -47,6 +47,45 @@ std::vector<GroupTraffic> GroupTrafficOf(const Plan& plan, const ChunkLayout& la
   return groups;
 }
 
+std::vector<GroupTraffic> GroupTrafficOf(const Plan& plan, const ChunkLayout& layout,
+                                         Exchange exchange, const LeftOut& left_out) {
+  if (left_out.passed_by.empty() && left_out.at_begin.empty())
+    return GroupTrafficOf(plan, layout, exchange);
+
+  std::vector<GroupTraffic> groups(layout.data_groups.size());
+  std::vector<bool> lacking(layout.chunks.size(), false);
+
+  for (const ChunkId chunk : left_out.at_begin) lacking[chunk] = true;
+  const auto group_of = [&](ChunkId chunk) -> GroupTraffic& {
+    return groups[layout.chunks[chunk].data_group];
+  };
+  const auto need = [&](ChunkId chunk) {
+    if (lacking[chunk]) group_of(chunk) += TrafficOfFetch(layout, chunk, exchange);
+    lacking[chunk] = false;
+  };
+
+  auto step = plan.steps.begin();
+  auto passed_by = left_out.passed_by.begin();
+  for (uint64_t at = 0; at < left_out.order->moments.size(); ++at) {
+    const Moment& moment = left_out.order->moments[at];
+    for (; step != plan.steps.end() && step->needed_at == at; ++step)
+      lacking[step->chunk] = step->fetch;
+
+    if (passed_by != left_out.passed_by.end() && *passed_by == at) {
+      ++passed_by;
+      if (moment.kind == MomentKind::kSubmit && left_out.zeros_move)
+        group_of(moment.subject).handed_in += layout.ShardBytes(moment.subject);
+      continue;
+    }
+
+    for (const ChunkId chunk : moment.chunks) need(chunk);
+    if (moment.kind == MomentKind::kGradient) need(moment.subject);
+    if (moment.kind == MomentKind::kSubmit)
+      group_of(moment.subject) += TrafficOfSubmit(layout, moment.subject, exchange);
+  }
+  return groups;
+}
+
 GroupTraffic SumOf(const std::vector<GroupTraffic>& groups) {
   GroupTraffic sum;
   for (const GroupTraffic& group : groups) sum += group;

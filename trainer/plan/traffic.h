@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/ids.h"
@@ -50,6 +51,17 @@ GroupTraffic TrafficOfSubmit(const ChunkLayout& layout, ChunkId chunk, Exchange 
 // The traffic of a plan, by data group.
 std::vector<GroupTraffic> GroupTrafficOf(const Plan& plan, const ChunkLayout& layout,
                                          Exchange exchange);
+// What a pass left out of its plan.
+struct LeftOut {
+  const AccessSchedule* order = nullptr;  // of which the plan is
+  // Moments that it passed by, ascending: they needed no chunk, and submitted zeros.
+  std::span<const uint64_t> passed_by = {};
+  std::span<const ChunkId> at_begin = {};  // chunks that the plan begins with, and the pass lacked
+  bool zeros_move = false;                 // zeros are submitted as bytes
+};
+// The traffic of such a pass: a chunk is fetched where it is first needed in its block.
+std::vector<GroupTraffic> GroupTrafficOf(const Plan& plan, const ChunkLayout& layout,
+                                         Exchange exchange, const LeftOut& left_out);
 // The sum over all groups.
 GroupTraffic SumOf(const std::vector<GroupTraffic>& groups);
 // Requires that both have the same groups.

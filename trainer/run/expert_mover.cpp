@@ -20,19 +20,22 @@ DType TypeOf(const at::Tensor& rows) {
                                            : DType::kBF16;
 }
 
-// The operations of one group.
+// The operations of both groups.
 class Mover {
  public:
   explicit Mover(MoverParts parts) : parts_(std::move(parts)) {}
 
   std::vector<int64_t> Counts(const std::vector<int64_t>& counts) {
-    std::vector<int64_t> got(counts.size());
+    const uint32_t world = parts_.all->world();
+    std::vector<int64_t> given, got(world * counts.size());
+    for (uint32_t rank = 0; rank < world; ++rank)
+      given.insert(given.end(), counts.begin(), counts.end());
+
     // One count is moved as two fp32 elements: the bytes do not change.
-    const uint64_t each = 2 * counts.size() / parts_.group->world();
-    PartsView view{.out = counts.data(), .in = got.data()};
-    view.out_elements.assign(parts_.group->world(), each);
+    PartsView view{.out = given.data(), .in = got.data()};
+    view.out_elements.assign(world, 2 * counts.size());
     view.in_elements = view.out_elements;
-    Exchange("counts of tokens", std::move(view));
+    Exchange(parts_.all, "counts of tokens", std::move(view));
     return got;
   }
 
@@ -50,25 +53,25 @@ class Mover {
     at::Tensor got = at::empty({count, rows.size(1)}, rows.options());
     view.out = rows.const_data_ptr();
     view.in = got.mutable_data_ptr();
-    Exchange("tokens", std::move(view));
+    Exchange(parts_.sharing, "tokens", std::move(view));
     return got;
   }
 
  private:
-  void Exchange(const char* what, PartsView view) {
+  void Exchange(Collective* group, const char* what, PartsView view) {
     place_ = place_ % kPlaces + 1;
     view.name = {.place = place_, .of = what};
-    const Collective::Ticket ticket = parts_.group->StartAllToAll(view);
-    while (!parts_.group->Test(ticket)) {
+    const Collective::Ticket ticket = group->StartAllToAll(view);
+    while (!group->Test(ticket)) {
       const Status status = parts_.meanwhile();
       if (!status.ok()) {
-        parts_.group->GiveUp(status);
+        group->GiveUp(status);
         break;
       }
       parts_.clock->SleepNs(kLookNs);
     }
 
-    const Status ended = parts_.group->Wait(ticket);
+    const Status ended = group->Wait(ticket);
     if (!ended.ok()) throw ModelError(ended);
   }
 
@@ -83,6 +86,30 @@ TokenMover MoverOf(MoverParts parts) {
   return {.counts = [mover](const std::vector<int64_t>& counts) { return mover->Counts(counts); },
           .rows = [mover](const at::Tensor& rows, const std::vector<int64_t>& out,
                           const std::vector<int64_t>& in) { return mover->Rows(rows, out, in); }};
+}
+
+TokenExchange ExchangeOfExperts(const ExpertParts& parts) {
+  if (!parts.plan->shape.moe.on()) return NoExchange();
+  const std::unique_ptr<TrainingEngine>* const engine = parts.engine;
+  ExpertPlace place;
+  if (const Collective* const group = parts.session->experts())
+    place = {group->rank(), group->world(), parts.plan->expert_ranks.front()};
+
+  TokenMover mover;
+  if (Collective* const all = parts.session->routing()) {
+    mover = MoverOf({.all = all,
+                     .sharing = parts.session->experts(),
+                     .clock = parts.clock,
+                     .meanwhile = [engine] { return (*engine)->open_cache()->Progress(); }});
+  }
+
+  ExpertUses uses;
+  uses.tell = [engine](const std::vector<uint32_t>& units, const Used& used) {
+    return (*engine)->RouteUnits(
+        {.units = units, .used = &used.here, .used_anywhere = &used.anywhere});
+  };
+  uses.pass_by = [engine](uint32_t unit) { (*engine)->PassUnitBy(unit); };
+  return {place, std::move(mover), std::move(uses)};
 }
 
 }  // namespace tidepool::trainer

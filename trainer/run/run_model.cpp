@@ -49,9 +49,13 @@ Result<std::unique_ptr<RunModel>> RunModel::Make(const RunModelParts& parts) {
 
   // The module's own memory is never touched: LibTorch at most reserves it, and the engine releases
   // it when it places the storages.
-  made->model_ =
-      std::make_unique<Gpt>(parts.plan.shape, parts.device->MakerOf(parts.plan.layout.dtype),
-                            parts.plan.lora, made->ExchangeOfTokens());
+  made->model_ = std::make_unique<Gpt>(
+      parts.plan.shape, parts.device->MakerOf(parts.plan.layout.dtype), parts.plan.lora,
+      ExchangeOfExperts({.plan = &parts.plan,
+                         .session = parts.session,
+                         .clock = parts.clock,
+                         .engine = &made->engine_}));
+
   made->model_->SetCheckpointing(
       options.model.activation_checkpointing,
       options.model.offload_activations ? std::make_shared<ActivationStore>() : nullptr);
@@ -60,15 +64,6 @@ Result<std::unique_ptr<RunModel>> RunModel::Make(const RunModelParts& parts) {
   if (parts.foresees)
     TP_RETURN_IF_ERROR(parts.plan.stages ? made->ForeseeStages() : made->ForeseeSteps());
   return made;
-}
-
-TokenExchange RunModel::ExchangeOfTokens() {
-  Collective* const group = parts_.session->experts();
-  if (group == nullptr) return NoExchange();
-  return {{group->rank(), group->world()},
-          MoverOf({.group = group, .clock = parts_.clock, .meanwhile = [this] {
-                     return engine_->open_cache()->Progress();
-                   }})};
 }
 
 Status RunModel::MakeEngine() {

@@ -74,7 +74,6 @@ class RunModel {
   };
 
   explicit RunModel(const RunModelParts& parts) : parts_(parts) {}
-  TokenExchange ExchangeOfTokens();
   Status MakeEngine();
   Status MakeStagedEngine(EngineOptions engine, EngineParts parts);
   Status ForeseeSteps();

@@ -9,6 +9,7 @@
 #include "trainer/comm/staged_collective.h"
 #include "trainer/inputs/model_config.h"
 #include "trainer/layout/chunk_traffic.h"
+#include "trainer/model/llama_shape.h"
 #include "trainer/model/moe_text.h"
 
 namespace tidepool::trainer {
@@ -158,6 +159,25 @@ Status CheckExpertRanks(const MoeSizes& moe, const RunOptions& options, uint32_t
   return {};
 }
 
+// A chunk holds at least the largest parameter, and an expert has chunks of its own: tables that
+// are larger than all else would make blocks of which experts fill little, so they stay.
+std::vector<std::string> TablesThatStay(const GptShape& shape,
+                                        const std::vector<ParameterNote>& notes) {
+  if (!shape.moe.on()) return {};
+  uint64_t largest = 0;
+  std::vector<std::string> tables;
+  const uint64_t table = uint64_t{shape.vocab} * shape.hidden;
+
+  for (const ParameterNote& note : notes) {
+    const bool is_table = note.name == kLlamaTokenTable || note.name == kLlamaHead;
+    const uint64_t elements =
+        note.dims.size() == 2 ? note.dims[0] * note.dims[1] : note.dims.front();
+    if (is_table && !note.multi_use) tables.push_back(note.name);
+    if (!is_table) largest = std::max(largest, elements);
+  }
+  return table > largest ? tables : std::vector<std::string>();
+}
+
 Result<ChunkLayout> LayoutOf(const GptShape& shape, const LoraShape& lora,
                              const RunOptions& options, uint32_t world) {
   std::vector<ParameterNote> notes = GptParameters(shape, lora);
@@ -165,6 +185,7 @@ Result<ChunkLayout> LayoutOf(const GptShape& shape, const LoraShape& lora,
   TP_ASSIGN_OR_RETURN(layout.dtype, DTypeFromName(options.model.dtype));
   layout.world = world;
   layout.data_groups = ExpertDataGroups(shape.moe, world);
+  layout.resident = TablesThatStay(shape, notes);
   if (!options.pipeline.ends.empty() && world > 1)
     GroupByStage(CutsOf(options, shape, world), shape, &notes, &layout);
 

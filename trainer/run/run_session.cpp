@@ -293,6 +293,7 @@ void RunSession::Leave() {
   // Groups first: their operations in flight access the client's rCache. They fail at once if a
   // peer has died or left.
   experts_.reset();
+  routing_.reset();
   group_storage_.clear();
   link_storage_.clear();
   if (task_.device.give_up_flags) task_.device.give_up_flags();

@@ -58,6 +58,7 @@ struct SessionTask {
   std::vector<std::vector<Rank>> groups;  // the layout's data groups
   std::vector<LinkSpec> links = {};       // of a pipeline; the same on all ranks
   std::vector<Rank> expert_ranks = {};    // ranks that share this rank's experts; empty: none
+  bool routes = false;                    // ranks tell one another where their tokens go
   Clock* clock = nullptr;                 // outlives the session
   std::string note = {};                  // identifies the run (run_note.h)
   bool saves = false;                     // rank 0 saves weights after the last step
@@ -128,6 +129,9 @@ class RunSession {
   std::vector<RankLink*> links() const;
   // The host group of the ranks that share this rank's experts; null if there are none.
   Collective* experts() { return experts_.get(); }
+  // A host group of all ranks, for what they tell one another of their routing; null if they do
+  // not, or there is one rank.
+  Collective* routing() { return routing_.get(); }
   client::ChunkService* service() { return client_.get(); }
   const std::string& socket_dir() const { return socket_dir_; }
   // The specification as the server accepted it: without states on GPUs if it refused them.
@@ -175,7 +179,7 @@ class RunSession {
   // By data group; null where not a member.
   std::vector<std::unique_ptr<Collective>> group_storage_;
   std::vector<std::unique_ptr<RankLink>> link_storage_;
-  std::unique_ptr<Collective> experts_;
+  std::unique_ptr<Collective> experts_, routing_;
   std::unique_ptr<client::MemClient> client_;
   std::string socket_dir_;
 };

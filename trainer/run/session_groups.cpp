@@ -1,6 +1,7 @@
 // Creates the groups and links of RunSession: one group per set of ranks that share chunks, over
 // NCCL where all have it, one for ranks that share experts, and the links between pipeline stages.
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -72,6 +73,11 @@ Status RunSession::Meet() {
   TP_ASSIGN_OR_RETURN(const bool nccl, AgreeOnNccl());
   for (size_t i = 0; i < task_.groups.size(); ++i) TP_RETURN_IF_ERROR(MakeGroup(i, nccl));
 
+  if (task_.routes && place_.world > 1) {
+    GroupSpec all{"routing", std::vector<Rank>(place_.world)};
+    std::iota(all.ranks.begin(), all.ranks.end(), 0);
+    TP_ASSIGN_OR_RETURN(routing_, meeting_->MakeGroup(all));
+  }
   if (!task_.expert_ranks.empty()) {
     const GroupSpec experts{"experts" + std::to_string(task_.expert_ranks.front()),
                             task_.expert_ranks};

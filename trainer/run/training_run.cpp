@@ -67,7 +67,8 @@ Status TrainingRun::MakeSession() {
                    .job = options_.job,
                    .spec = plan_.spec,
                    .groups = plan_.layout.data_groups,
-                   .expert_ranks = plan_.expert_ranks};
+                   .expert_ranks = plan_.expert_ranks,
+                   .routes = plan_.shape.moe.on()};
   if (plan_.stages) task.links = LinksOf(plan_.stages->cuts);
 
   task.clock = setup_.clock;

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,11 +24,26 @@ struct ToyModel {
   std::vector<bool> no_gradient;  // by note
   // By note: a gradient comes after every backward use, not only after the last one.
   std::vector<bool> fires_twice;
+  // By unit: those at the same place on ranks that have other ones, and itself; empty without
+  // units.
+  std::vector<std::vector<uint32_t>> like;
 };
 
 // `layers` layers of three parameters; every fourth parameter is used again later in forward. With
 // `groups` > 1, the layers' last parameters are experts: one for each data group from 1 on.
 ToyModel MakeToyModel(uint64_t seed, int layers, uint32_t groups);
+
+// Experts of a toy model.
+struct ToyExperts {
+  uint32_t experts = 0;  // behind each layer, each a unit with two parameters
+  uint32_t world = 1;
+  // Layer l's are shared by sharers[l % size] neighbouring ranks of `world`.
+  std::vector<uint32_t> sharers;
+};
+// The same with experts. Appends the data groups beyond the first to `groups`, which has that of
+// all ranks.
+ToyModel MakeToyExperts(uint64_t seed, int layers, const ToyExperts& with,
+                        std::vector<std::vector<Rank>>* groups);
 
 // Notes first, first + 3, ... become frozen, and get no gradient.
 void FreezeEveryThird(ToyModel* model, uint32_t first);
@@ -54,6 +70,9 @@ struct ToyConfig {
   bool streams_of_groups = true;
   uint64_t fail_from = UINT64_MAX;  // on a device: this request and all later ones fail on rank 0
   uint64_t fail_answer_of = UINT64_MAX;
+  // Which units a micro-batch uses, of those of the model; null: all. Equal on all ranks.
+  std::function<bool(uint32_t step, uint32_t batch, uint32_t unit)> uses = nullptr;
+  bool takes_zeros = true;  // the server takes gradients without bytes
 };
 
 struct ToyRankResult {

@@ -48,8 +48,7 @@ class OneBlock {
     shape.moe = moe;
     model = MakeModel(shape);
     parameters = model->named_parameters();
-    experts =
-        std::make_unique<Experts>(shape, 1, parameters, kPath, BlockContext{&losses, &exchange});
+    experts = std::make_unique<Experts>(shape, 0, parameters, BlockContext{&losses, &exchange});
   }
   at::Tensor Parameter(const std::string& name) const { return parameters[kPath + name]; }
   at::Tensor Probabilities(const at::Tensor& x) const {

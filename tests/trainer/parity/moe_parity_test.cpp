@@ -83,5 +83,69 @@ TEST(MoeParity, RanksOfOtherRoutingsMoveWhatThePlanSays) {
   }
 }
 
+uint64_t ShardBytesOf(const ChunkLayout& layout, bool of_units) {
+  uint64_t sum = 0;
+  for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
+    if ((layout.chunks[chunk].unit != 0) == of_units && layout.IsMember(chunk, 0))
+      sum += layout.ShardBytes(chunk);
+  }
+  return sum;
+}
+
+// With a block for each chunk nothing is fetched twice in a micro-batch: rank 0 moves its shard of
+// all that has no unit, and of each expert that some rank has tokens for.
+TEST(MoeParity, TheBytesAreThoseOfTheExpertsWithTokens) {
+  for (const uint32_t ep : {1U, 3U}) {
+    SCOPED_TRACE(ep);
+    RigOptions options = MostlyEmpty();
+    options.world = 3;
+    options.shape.moe.experts = 63;
+    options.shape.moe.ep = ep;
+    options.run.memory.chunk_size = "8KiB";
+    options.run.memory.plan = "zero2";
+    options.run.memory.rcache = "100%";
+    options.run.training.micro_batches = 2;
+    options.run.training.steps = 5;
+    const RigResult result = TrainThroughServer(options);
+
+    const uint64_t experts = 2 * 63 / ep, of_expert = ShardBytesOf(result.layout, true) / experts,
+                   dense = 2 * ShardBytesOf(result.layout, false);
+    for (size_t step = 1; step < result.moved.size(); ++step) {
+      const uint64_t theory = dense + result.used_experts[step] * of_expert;
+      EXPECT_EQ(result.moved[step].bytes_h2d, theory) << step;
+      EXPECT_EQ(result.moved[step].bytes_d2h, theory) << step;
+      EXPECT_EQ(result.moved_groups[step], result.planned_groups[step]);
+      EXPECT_EQ(result.zeros[step], 2 * experts - result.used_experts[step]);
+      EXPECT_GT(result.zeros[step], experts / 2);
+    }
+  }
+}
+
+TEST(MoeParity, BitsAreThoseOfARunThatFetchesAllExperts) {
+  RigOptions options = MostlyEmpty();
+  options.run.memory.chunk_size = "8KiB";
+  options.run.training.steps = 12;
+  for (const char* rcache : {"20%", "100%"}) {
+    for (const bool recomputes : {false, true}) {
+      SCOPED_TRACE(rcache);
+      options.world = recomputes ? 2 : 1;
+      options.run.data.batch = recomputes ? 2 : 3;
+      options.run.memory.rcache = rcache;
+      options.run.model.activation_checkpointing = recomputes;
+      options.run.training.micro_batches = recomputes ? 1 : 2;
+      options.evaluate_first = recomputes;
+      options.leaves_out = false;
+      const RigResult all = TrainThroughServer(options);
+      options.leaves_out = true;
+      const RigResult routed = TrainThroughServer(options);
+      EXPECT_TRUE(SameBits(routed, all));
+      EXPECT_EQ(routed.losses, all.losses);
+      EXPECT_LT(routed.moved.back().bytes_h2d, all.moved.back().bytes_h2d / 2);
+      for (size_t step = 1; step < routed.moved_groups.size(); ++step)
+        EXPECT_EQ(routed.moved_groups[step], routed.planned_groups[step]);
+    }
+  }
+}
+
 }  // namespace moe_parity_test
 }  // namespace tidepool::trainer

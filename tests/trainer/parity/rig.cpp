@@ -29,6 +29,7 @@
 #include "trainer/model/gpt.h"
 #include "trainer/model/gpt_init.h"
 #include "trainer/run/run_plan.h"
+#include "trainer/run/expert_mover.h"
 #include "trainer/run/run_session.h"
 
 namespace tidepool::trainer {
@@ -146,10 +147,13 @@ class RigRank {
     SessionTask task{.server = options_.run.server,
                      .job = options_.run.job,
                      .spec = plan_.spec,
-                     .groups = plan_.layout.data_groups};
+                     .groups = plan_.layout.data_groups,
+                     .expert_ranks = plan_.expert_ranks,
+                     .routes = plan_.shape.moe.on()};
     TP_ASSIGN_OR_RETURN(session_, at_.Open(std::move(task)));
     model_ = std::make_unique<Gpt>(
-        plan_.shape, torch::TensorOptions().dtype(TorchType(options_.run.model.dtype)), plan_.lora);
+        plan_.shape, torch::TensorOptions().dtype(TorchType(options_.run.model.dtype)), plan_.lora,
+        CountedExchange());
     model_->SetCheckpointing(options_.run.model.activation_checkpointing);
     model_->SetVocabTiles(options_.run.model.vocab_tiles);
     const auto named = model_->named_parameters();
@@ -162,11 +166,25 @@ class RigRank {
     engine.cache.prefetch_depth = options_.run.memory.prefetch ? 2 : 0;
     engine.cache.seed = options_.run.model.seed;
     engine.cache.exchange = plan_.exchange;
+    engine.cache.leaves_out = options_.leaves_out;
     engine.cache.separate_while_recording = options_.separate_while_recording;
     EngineParts parts{session_->service(), session_->groups(), tensors, &clock_};
     if (options_.open_steps) parts.gradients = GradientTeller::kCaller;
     TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_.layout, engine, std::move(parts)));
     return {};
+  }
+
+  // Counts the experts that blocks call used.
+  TokenExchange CountedExchange() {
+    const TokenExchange real = ExchangeOfExperts(
+        {.plan = &plan_, .session = session_.get(), .clock = &clock_, .engine = &engine_});
+    if (!real.uses().tell) return real;
+    ExpertUses uses = real.uses();
+    uses.tell = [this, tell = uses.tell](const std::vector<uint32_t>& units, const Used& used) {
+      used_now_ += static_cast<uint64_t>(std::count(used.here.begin(), used.here.end(), true));
+      return tell(units, used);
+    };
+    return real.With(std::move(uses));
   }
 
   void Open() {
@@ -241,6 +259,8 @@ class RigRank {
     result_->losses.push_back(loss);
     result_->grad_norms.push_back(sealed.grad_norm);
     result_->skipped.push_back(sealed.skipped);
+    result_->used_experts.push_back(std::exchange(used_now_, 0));
+    result_->zeros.push_back(now.zeros - before.zeros);
     const GroupTraffic planned = SumOf(engine_->planned_traffic());
     result_->planned.push_back({planned.fetched, planned.handed_in});
     result_->planned_groups.push_back(engine_->planned_traffic());
@@ -253,6 +273,7 @@ class RigRank {
     result_->order = engine_->cache().schedule(PassKind::kTrain);
     result_->evictable = EvictableMask(plan_.layout);
     result_->blocks = engine_->cache().blocks();
+    result_->layout = plan_.layout;
   }
 
   Status Save() {
@@ -275,6 +296,7 @@ class RigRank {
   // With open_steps.
   std::unique_ptr<CallersBackward> on_this_thread_;
   OpenSteps* steps_ = nullptr;
+  uint64_t used_now_ = 0;
   optim::LossScaler scaler_;
   Version version_ = 0;
 };

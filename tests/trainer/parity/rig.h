@@ -29,6 +29,7 @@ struct RigOptions {
   bool separate_while_recording = false;
   double first_loss_scale = 65536;  // fp16
   bool evaluate_first = false;      // once, before the first step
+  bool leaves_out = true;           // experts without tokens, where an order is known
   bool open_steps = false;          // each rank runs forward and backward itself
 };
 
@@ -51,6 +52,10 @@ struct RigResult {
   // in it, and how many there were.
   std::vector<uint64_t> fetches;
   AccessSchedule order;
+  ChunkLayout layout;
+  // Rank 0, by step: how often one of its experts was called used, summed over blocks and
+  // micro-batches; and how many gradients were submitted as zeros without bytes.
+  std::vector<uint64_t> used_experts, zeros;
   std::vector<bool> evictable;
   uint64_t blocks = 0;
 };
