@@ -42,6 +42,8 @@ class LinkedChunks final : public client::ChunkService {
                                     const client::Wanted& wanted) override;
   Result<client::Ticket> StartSubmitGradient(const client::Range& range, Version version,
                                              uint32_t micro_batch) override;
+  Result<client::Ticket> StartSubmitZeros(const client::Range& range, Version version,
+                                          uint32_t micro_batch) override;
   Result<client::Ticket> StartEndStep(const client::StepEnd& end) override;
   bool Test(client::Ticket ticket) override { return setup_.links->Ended(ticket); }
   Result<client::Outcome> Wait(client::Ticket ticket) override;

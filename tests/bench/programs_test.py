@@ -30,6 +30,7 @@ SMALL = {
     "step": ["--preset", "tiny", "--rounds", "1"],
     "jobs": ["--milliseconds", "100", "--rounds", "1"],
     "pipeline": ["--model", "3b", "--steps", "1"],
+    "moe": ["--trace", "four", "--steps", "1"],
     "chunks": ["--chunks", "200", "--elements", "64", "--rounds", "1"],
 }
 
