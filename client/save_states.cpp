@@ -52,6 +52,7 @@ Result<UniqueFd> MemClient::StreamStates(Version version) {
     return Status(ErrorId::kAbiMismatch, "memserver is of a release that gives no moments away")
         .Fix("start the memserver of this release; it goes on with the job");
   TP_RETURN_IF_ERROR(AwaitStreamEnd());
+
   stream_.emplace();
   TP_RETURN_IF_ERROR(AfterSend(channel_.Send(shm::StreamStatesFrame{version}, kControlTimeoutNs)));
   TP_POINT("client.stream_sent");

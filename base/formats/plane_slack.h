@@ -2,8 +2,8 @@
 // apart.
 //
 // Plain numbers. On some CPUs, addresses that are a large power of two apart fall into the same
-// cache sets and memory channels: planes that lay a multiple of 256 MiB apart were updated up to 2.4
-// times slower than with a few pages in between (AMD EPYC; decision 030).
+// cache sets and memory channels: planes a multiple of 256 MiB apart were updated up to 2.4 times
+// slower than with a few pages in between (AMD EPYC; decision 030).
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace tidepool {
 
-// The moments of all chunks lie behind the weights of all chunks, so that small planes, too, can lie
-// that far apart. Below this size the slack would be more than 1 % of a plane.
+// The moments of all chunks lie behind the weights of all chunks, so that small planes can lie that
+// far apart too. Below this size the slack would be more than 1 % of a plane.
 inline constexpr uint64_t kLargePlaneBytes = 16 * kMiB;
 // Starts of large planes of a chunk differ by at least kApartBytes, modulo kApartModulus.
 inline constexpr uint64_t kApartBytes = 16 * kKiB, kApartModulus = 64 * kMiB;
