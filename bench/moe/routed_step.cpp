@@ -46,6 +46,7 @@ class Rank {
                   .rcache_bytes = layout->RcacheBytes(0, setup.blocks),
                   .links = links}) {
     trainer::CacheSetup cache;
+
     cache.layout = layout;
     cache.service = &service_;
     cache.groups = {nullptr};

@@ -37,7 +37,7 @@ class Builder {
   }
 
   Result<ChunkLayout> Build() {
-    TP_RETURN_IF_ERROR(CheckGroups(options_, layout_.data_groups));
+    TP_RETURN_IF_ERROR(CheckGroups(options_.world, layout_.data_groups));
     TP_RETURN_IF_ERROR(Sort());
     TP_RETURN_IF_ERROR(ChooseSize());
     PackAll(trained_, /*frozen=*/false);
@@ -82,7 +82,7 @@ class Builder {
       TP_RETURN_IF_ERROR(CheckDType(note, dtype));
       if (!note.frozen && dtype != DType::kF32) layout_.dtype = dtype;
 
-      TP_ASSIGN_OR_RETURN(const uint64_t elements, ElementsOf(note));
+      TP_ASSIGN_OR_RETURN(const uint64_t elements, ElementsOf(note.name, note.dims));
       Sorted& kind = (note.frozen ? frozen_ : trained_)[static_cast<size_t>(dtype)];
       auto& list = note.multi_use                 ? kind.multi_use
                    : resident.contains(note.name) ? kind.listed

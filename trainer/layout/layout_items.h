@@ -6,11 +6,12 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/ids.h"
 #include "base/status.h"
-#include "trainer/layout/build_layout.h"
 
 namespace tidepool::trainer {
 
@@ -26,14 +27,15 @@ struct Sorted {
   DType dtype = DType::kF32;
   std::vector<std::vector<Item>> multi_use, listed, packed;
 
+  // Bytes of one element.
   uint64_t element_bytes() const { return BytesOf(dtype); }
 };
 // By dtype, in the order of DType: fp32 first.
 using Kind = std::array<Sorted, 4>;
 
-// The number of elements of a parameter. Errors: kUsageError (an extent of 0, or too many).
-Result<uint64_t> ElementsOf(const ParameterNote& note);
-// Errors: kUsageError (a group without members, out of order, or with ranks that there are not).
-Status CheckGroups(const LayoutOptions& options, const std::vector<std::vector<Rank>>& groups);
+// The elements of the parameter `name`. Errors: kUsageError (an extent of 0, or too many of them).
+Result<uint64_t> ElementsOf(const std::string& name, const std::vector<uint64_t>& dims);
+// Errors: kUsageError (a group without members, out of order, or with ranks not below `world`).
+Status CheckGroups(uint32_t world, const std::vector<std::vector<Rank>>& groups);
 
 }  // namespace tidepool::trainer

@@ -89,6 +89,7 @@ TokenExchange::Agreed TokenExchange::Agree(const std::vector<int64_t>& counts, b
       const int64_t count = of_ranks[rank * all + i];
       const bool is_own = i / experts == place_.rank;
       if (shares && is_own) agreed.from.push_back(count);
+
       if (count == 0) continue;
       agreed.used.anywhere[i % experts] = true;
       if (is_own) agreed.used.here[i % experts] = true;
