@@ -153,6 +153,12 @@ class ChunkService {
   virtual Result<Ticket> StartSubmitZeros(const Range&, Version, uint32_t) {
     return Status(ErrorId::kAbiMismatch, "this service takes no gradient without bytes");
   }
+  // Submits the sum of all micro-batches, in the type of the gradient slot (GradientSlotType), in
+  // place of the micro-batches of this shard and step: a gradient from a log of steps. Errors:
+  // kAbiMismatch (a server of an earlier release).
+  virtual Result<Ticket> StartSubmitSum(const Range&, Version) {
+    return Status(ErrorId::kAbiMismatch, "this service takes no sums of gradients");
+  }
   // Ends the step. Completes when all ranks have ended it and it is sealed (or skipped); parameters
   // are updated after that. Errors: kAbiMismatch (groups, and a server of an earlier release),
   // kUsageError (more unreached parameters than can be sent).
@@ -189,6 +195,16 @@ class ChunkService {
   // How StreamStates has ended: ok when everything was copied, else the error; kServerGone: the
   // server has ended, and nobody tells the reading process. nullopt while the server still copies.
   virtual std::optional<Status> StreamEnd() { return Status(); }
+  // Streams the gradients and records of all steps behind the sealed version `version` through
+  // memory that the server makes (shm/state_stream.h), until this rank leaves. Returns its
+  // descriptor, for the process that logs them. Does not block; from now on each update of a chunk
+  // waits until the step's gradients have been copied there. One at a time. Errors: kAbiMismatch (a
+  // server of an earlier release).
+  virtual Result<UniqueFd> StreamSteps(Version) {
+    return Status(ErrorId::kAbiMismatch, "this service gives no steps away");
+  }
+  // How StreamSteps has ended, as StreamEnd.
+  virtual std::optional<Status> StepsEnd() { return Status(); }
   // Orderly end of this rank. When all ranks of the job have detached, the job is removed.
   virtual Status Detach() = 0;
 };

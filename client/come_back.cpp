@@ -103,6 +103,8 @@ Result<size_t> MemClient::SendAgain() {
   if (stream_ && !stream_->ended) {
     stream_->ended = Status(ErrorId::kServerGone, "memserver has ended while it gave states away");
   }
+  if (steps_ && !steps_->ended)
+    steps_->ended = Status(ErrorId::kServerGone, "memserver has ended while it gave steps away");
   if (save_ && !save_->result) TP_RETURN_IF_ERROR(SendSave());
   return requests.size();
 }

@@ -17,6 +17,7 @@ using shm::FrozenChunkSpec;
 using shm::FrozenPoolBytes;
 using shm::GpuShareBytes;
 using shm::GpuStateBytes;
+using shm::GradientSlotType;
 using shm::HostStateBytesOf;
 using shm::JobSpec;
 using shm::kDimsMax;

@@ -111,6 +111,9 @@ Result<Ticket> MemClient::StartFetch(const Range& range, const Wanted& wanted) {
 
 Result<Ticket> MemClient::StartSubmitGradient(const Range& range, Version version,
                                               uint32_t micro_batch) {
+  if (micro_batch == shm::kSummed && session_.port->protocol() < shm::kAbiSteps)
+    return Status(ErrorId::kAbiMismatch, "memserver is of a release that takes no logged steps")
+        .Fix("start the memserver of this release");
   shm::Request request = RequestOf(shm::Op::kSubmitGradient, range);
   request.version = version;
   request.micro_batch = micro_batch;
@@ -296,6 +299,15 @@ Status MemClient::HandleFrame(ReceivedFrame received) {
   }
   if (std::holds_alternative<shm::StatesStreamFrame>(frame) && stream_) {
     stream_->memory = std::move(received.fds[0]);
+    return Status();
+  }
+
+  if (std::holds_alternative<shm::StepsStreamFrame>(frame) && steps_) {
+    steps_->memory = std::move(received.fds[0]);
+    return Status();
+  }
+  if (const auto* done = std::get_if<shm::StepsEndedFrame>(&frame); done != nullptr && steps_) {
+    steps_->ended = done->result;
     return Status();
   }
   return EndSession(Status(ErrorId::kHandshakeBad, std::string("memserver sent an unexpected ") +

@@ -33,6 +33,7 @@
 #include "client/reconnect.h"
 #include "client/request_log.h"
 #include "shm/flag_pages.h"
+#include "shm/messages.h"
 #include "shm/spec/job_spec.h"
 
 namespace tidepool::client {
@@ -52,6 +53,9 @@ class MemClient final : public ChunkService {
                                      uint32_t micro_batch) override;
   Result<Ticket> StartSubmitZeros(const Range& range, Version version,
                                   uint32_t micro_batch) override;
+  Result<Ticket> StartSubmitSum(const Range& range, Version version) override {
+    return StartSubmitGradient(range, version, shm::kSummed);
+  }
   Result<Ticket> StartEndStep(const StepEnd& end) override;
   // Asks whether this frozen chunk is there. If so, Outcome::bytes is its size. 0: this rank must
   // put its bytes with StartPutWeights, elements of its dtype in order from the chunk's start, and
@@ -65,7 +69,9 @@ class MemClient final : public ChunkService {
   Status DeclareSchedule(std::span<const ChunkId> order) override;
   Status SaveWeights(int dir_fd, const std::string& name, Version version) override;
   Result<UniqueFd> StreamStates(Version version) override;
-  std::optional<Status> StreamEnd() override;
+  std::optional<Status> StreamEnd() override { return EndOf(&stream_); }
+  Result<UniqueFd> StreamSteps(Version version) override;
+  std::optional<Status> StepsEnd() override { return EndOf(&steps_); }
   Status Detach() override;
   // Checks that the session goes on, as every wait does, for a caller that waits elsewhere; waits
   // for a lost server. Errors: what ended the session.
@@ -147,9 +153,11 @@ class MemClient final : public ChunkService {
     UniqueFd memory;  // from the server's answer until the caller has it
     std::optional<Status> ended;
   };
-  std::optional<PendingStream> stream_;
-  int64_t socket_looked_ns_ = 0;  // last check by Test
-  int64_t parked_ns_ = 0;         // total time spent waiting for lost servers
+  Result<UniqueFd> AwaitMemory(std::optional<PendingStream>* stream);
+  std::optional<Status> EndOf(std::optional<PendingStream>* stream);
+  std::optional<PendingStream> stream_, steps_;  // of states, of steps
+  int64_t socket_looked_ns_ = 0;                 // last check by Test
+  int64_t parked_ns_ = 0;                        // total time spent waiting for lost servers
   uint64_t comebacks_ = 0;
   Status ended_;
 };

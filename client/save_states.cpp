@@ -1,5 +1,5 @@
-// How MemClient saves states: weights that the server writes into a directory, and all states
-// through memory that the server makes.
+// How MemClient saves states: weights that the server writes into a directory, and all states or
+// the steps that follow, through memory that the server makes.
 #include <array>
 #include <utility>
 
@@ -56,20 +56,41 @@ Result<UniqueFd> MemClient::StreamStates(Version version) {
   stream_.emplace();
   TP_RETURN_IF_ERROR(AfterSend(channel_.Send(shm::StreamStatesFrame{version}, kControlTimeoutNs)));
   TP_POINT("client.stream_sent");
+  return AwaitMemory(&stream_);
+}
+
+Result<UniqueFd> MemClient::StreamSteps(Version version) {
+  TP_RETURN_IF_ERROR(Usable());
+  TP_RETURN_IF_ERROR(CheckSession());
+  if (session_.port->protocol() < shm::kAbiSteps)
+    return Status(ErrorId::kAbiMismatch, "memserver is of a release that gives no steps away")
+        .Fix("start the memserver of this release; it goes on with the job");
+  if (!StepsEnd())
+    return Status(ErrorId::kSaveFailed, "the steps that were asked for before still come");
+
+  steps_.emplace();
+  TP_RETURN_IF_ERROR(AfterSend(channel_.Send(shm::StreamStepsFrame{{version}}, kControlTimeoutNs)));
+  TP_POINT("client.steps_sent");
+  return AwaitMemory(&steps_);
+}
+
+Result<UniqueFd> MemClient::AwaitMemory(std::optional<PendingStream>* stream) {
+  PendingStream& pending = **stream;
   const int64_t end = clock_->NowNs() + kControlTimeoutNs;
-  while (!stream_->memory.valid() && !stream_->ended) {
+  while (!pending.memory.valid() && !pending.ended) {
     TP_RETURN_IF_ERROR(CheckSession());
-    if (stream_->memory.valid() || stream_->ended) break;
-    if (clock_->NowNs() > end) return Status(ErrorId::kWaitTimeout, "no states came");
+    if (pending.memory.valid() || pending.ended) break;
+    if (clock_->NowNs() > end)
+      return Status(ErrorId::kWaitTimeout, "memserver did not answer with memory to read from");
     session_.port->WaitForCompletion(clock_, kNsPerMs, 0);
     TakeCompletions();
   }
 
   // The session continues at the next server; a stream of the previous one does not.
-  if (!stream_->memory.valid() && stream_->ended->id() == ErrorId::kServerGone)
-    return Status(ErrorId::kSaveFailed, stream_->ended->what());
-  if (!stream_->memory.valid()) return *stream_->ended;
-  return std::move(stream_->memory);
+  if (!pending.memory.valid() && pending.ended->id() == ErrorId::kServerGone)
+    return Status(ErrorId::kSaveFailed, pending.ended->what());
+  if (!pending.memory.valid()) return *pending.ended;
+  return std::move(pending.memory);
 }
 
 // The server soon ends a stream whose reader has died or stalled, and tells it a moment after a
@@ -85,11 +106,12 @@ Status MemClient::AwaitStreamEnd() {
   return {};
 }
 
-std::optional<Status> MemClient::StreamEnd() {
-  if (!stream_) return Status();
-  if (!stream_->ended) (void)CheckSession();
-  if (!stream_->ended && !ended_.ok()) stream_->ended = ended_;
-  return stream_->ended;
+std::optional<Status> MemClient::EndOf(std::optional<PendingStream>* stream) {
+  if (!*stream) return Status();
+  PendingStream& pending = **stream;
+  if (!pending.ended) (void)CheckSession();
+  if (!pending.ended && !ended_.ok()) pending.ended = ended_;
+  return pending.ended;
 }
 
 }  // namespace tidepool::client

@@ -302,6 +302,9 @@ constexpr std::array<TypeEntry, kFrameTypes> kTypes{{
     {"Queued", 0, DecodeAs<12>},
     {"StreamStates", 0, DecodeAs<13>},
     {"StatesStream", 1, DecodeAs<14>},
+    {"StreamSteps", 0, DecodeAs<15>},
+    {"StepsStream", 1, DecodeAs<16>},
+    {"StepsEnded", 0, DecodeAs<17>},
 }};
 
 template <typename Content, size_t number>

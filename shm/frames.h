@@ -20,6 +20,8 @@
 //                                       <-   SaveDone, PeerLost, Ended
 //   StreamStates                        ->
 //                                       <-   StatesStream (+ memory), then SaveDone
+//   StreamSteps                         ->
+//                                       <-   StepsStream (+ memory), then StepsEnded
 //   Goodbye                             ->
 //                                       <-   Ended (ok), when the session is taken down; a server
 //                                            that dies says nothing
@@ -187,12 +189,19 @@ struct StreamStatesFrame {
 // Answers StreamStates at once; the states come through the memory (state_stream.h). SaveDone
 // follows when all of it was copied, or will not be.
 struct StatesStreamFrame {};  // + the memory
+// Asks for the gradients and records of all steps from the sealed version on, through memory that
+// the server makes. Since version 10.
+struct StreamStepsFrame : StreamStatesFrame {};
+// Answers StreamSteps at once. StepsEnded follows when no further step comes.
+struct StepsStreamFrame : StatesStreamFrame {};  // + the memory
+// How a stream of steps has ended.
+struct StepsEndedFrame : SaveDoneFrame {};
 
 // The position of a type in this list, plus 1, is its number on the wire.
-using Frame =
-    std::variant<HelloFrame, SpecPartFrame, WelcomeFrame, RefusedFrame, SchedulePartFrame,
-                 SaveFrame, SaveDoneFrame, GoodbyeFrame, EndedFrame, PeerLostFrame, ResumeFrame,
-                 ResumedFrame, QueuedFrame, StreamStatesFrame, StatesStreamFrame>;
+using Frame = std::variant<HelloFrame, SpecPartFrame, WelcomeFrame, RefusedFrame, SchedulePartFrame,
+                           SaveFrame, SaveDoneFrame, GoodbyeFrame, EndedFrame, PeerLostFrame,
+                           ResumeFrame, ResumedFrame, QueuedFrame, StreamStatesFrame,
+                           StatesStreamFrame, StreamStepsFrame, StepsStreamFrame, StepsEndedFrame>;
 
 // Frames that a trainer may send with descriptors, by their numbers on the wire.
 enum class FrameType : uint16_t { kOther = 0, kHello = 1, kSave = 6, kResume = 11 };

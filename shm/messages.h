@@ -40,9 +40,12 @@ inline constexpr uint32_t kAbiStates = 9;
 inline constexpr uint32_t kAbiFacts = 9;
 // The first version in which a gradient of zeros can be submitted without its bytes (kZeros).
 inline constexpr uint32_t kAbiZeros = 10;
+// The first version in which the gradients of sealed steps leave a job (StreamSteps in frames.h),
+// and come in again (kSummed).
+inline constexpr uint32_t kAbiSteps = 10;
 static_assert(kAbiBrought <= kAbiVersion && kAbiNote <= kAbiVersion && kAbiAttempt <= kAbiVersion &&
               kAbiNumbers <= kAbiVersion && kAbiSums <= kAbiVersion && kAbiStates <= kAbiVersion &&
-              kAbiFacts <= kAbiVersion && kAbiZeros <= kAbiVersion);
+              kAbiFacts <= kAbiVersion && kAbiZeros <= kAbiVersion && kAbiSteps <= kAbiVersion);
 
 // The operation of a request.
 enum class Op : uint32_t {
@@ -85,6 +88,11 @@ inline constexpr bool IsOfMomentum(uint32_t plane) {
   return plane == kPutMomentum || plane == kPutMomentumScales;
 }
 
+// The micro_batch of a kSubmitGradient that brings the sum of all micro-batches, in the type of the
+// gradient slot (GradientSlotType): the gradient of a step that is made again from its log. It is
+// the only one of its shard in the step. Since kAbiSteps.
+inline constexpr uint32_t kSummed = UINT32_MAX;
+
 // Set in `flags` of a request that was sent before, to a memserver that ended without answering it.
 // If its effect is already in kept memory, the server answers it without applying it.
 inline constexpr uint32_t kResubmitted = 1;
@@ -117,8 +125,8 @@ struct Request {
   // kPutWeights reads 4-byte elements (frozen: in their own type), the others elements of the
   // chunk's dtype.
   uint64_t element_count;
-  // kSubmitGradient: 0 .. micro_batches - 1; kFetch: see UsesAhead; kPutWeights: kPutMaster to
-  // kPutMax (since kAbiStates); else 0.
+  // kSubmitGradient: 0 .. micro_batches - 1, or kSummed; kFetch: see UsesAhead; kPutWeights:
+  // kPutMaster to kPutMax (since kAbiStates); else 0.
   uint32_t micro_batch;
   uint32_t flags;  // kResubmitted; kSubmitGradient: also FlagsOfAttempt, kZeros; else 0
 };
@@ -128,6 +136,11 @@ struct Request {
 // in all other requests (and in sessions of versions before kAbiBrought).
 inline uint32_t UsesAhead(const Request& request) {
   return request.op == static_cast<uint32_t>(Op::kFetch) ? request.micro_batch : 0;
+}
+
+// True for a gradient that is the sum of all micro-batches.
+inline bool IsSummed(const Request& request) {
+  return request.op == static_cast<uint32_t>(Op::kSubmitGradient) && request.micro_batch == kSummed;
 }
 
 // kEndStep, in the same 56 bytes.

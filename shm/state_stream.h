@@ -1,9 +1,14 @@
-// StateStream: exports all states of a job from memserver: memory that the server makes, with a
-// ring of slots that the server's reading thread fills and a process of the job's user empties.
+// StateStream: exports all states of a job from memserver, or the gradients of its steps: memory
+// that the server makes, with a ring of slots that the server's reading thread fills and a process
+// of the job's user empties.
 //
 // One thread on each side. The server trusts nothing that it reads here: a `taken` that runs back
 // or ahead ends the stream. Pieces come chunk by chunk, in the order of the next update; the pieces
 // of one plane of a parameter come in order, from its first element on.
+//
+// A stream of steps goes on until its rank has left: of each sealed step the gradients, chunk by
+// chunk, then its record (LoggedStep of base/checkpoint/step_log.h). A skipped step has its record
+// alone.
 //
 //   page 0            StreamHead, then StreamPiece of each slot
 //   kStreamDataAt     slot after slot, kStreamSlotBytes each
@@ -30,17 +35,22 @@ inline constexpr int64_t kStreamStuckNs = 10'000'000'000;
 // The state of a stream, as set by the server.
 enum class StreamEnd : uint32_t { kRuns = 0, kWhole = 1, kFailed = 2 };
 
+// Planes of a stream of steps, beside those of puts. A piece of gradients holds whole or partial
+// gradients of consecutive parameters of a chunk, in the type of its slot, without padding.
+inline constexpr uint32_t kStreamGradients = 16, kStreamStep = 17;
+
 // Describes the content of a slot.
 struct StreamPiece {
   uint32_t parameter = 0;  // ParameterId of the job's description
   // kPutMaster (fp32); kPutMomentum, kPutVariance (in their own type; 8-bit moments as codes);
   // kPutMomentumScales, kPutVarianceScales (fp32, one per block).
   uint32_t plane = 0;
-  uint64_t first = 0;  // element of the parameter; for scales: block
+  uint64_t first = 0;  // element of the parameter; of scales: block; of gradients: byte
   uint64_t bytes = 0;
 };
 
-// The step of the states is written before the first piece.
+// The step of the states, or the version that the first step follows, is written before the first
+// piece.
 struct StreamHead {
   uint32_t magic = 0;
   uint32_t moment_bytes = 0;  // of one element of a moment: 4 fp32, 2 bf16

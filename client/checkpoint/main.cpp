@@ -1,10 +1,12 @@
-// tidepool-checkpoint: writes one checkpoint and exits. Only trainers start it.
+// tidepool-checkpoint: writes one checkpoint, or logs the steps of a run, and exits. Only trainers
+// start it.
 //
 // Two processes: one writes, and the other waits for it to end, so that memserver learns at once if
 // the writer is killed and does not hold an update for it.
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -17,26 +19,58 @@
 #include "base/clock.h"
 #include "base/point.h"
 #include "base/system/futex.h"
+#include "client/checkpoint/log_steps.h"
 #include "client/checkpoint/write_states.h"
 #include "shm/segment.h"
 #include "shm/state_stream.h"
 
 namespace {
 
-constexpr int kArguments = 6;
+constexpr int kArguments = 6, kLogArguments = 10;
 constexpr int kKilled = 128;  // + the signal
 
-int Write(char** argv, int memory) {
+// Set by SIGUSR1: nothing more comes.
+std::atomic<bool> over{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+bool IsLog(int argc, char** argv) {
+  return argc == kLogArguments && std::strcmp(argv[1], "steps") == 0;
+}
+
+uint64_t Number(const char* text, int base = 10) {
+  return std::strtoull(text, nullptr, base);
+}
+
+tidepool::Status WriteCheckpoint(char** argv, int memory, tidepool::Clock* clock) {
+  return tidepool::client::WriteStates({.memory = tidepool::UniqueFd(memory),
+                                        .folder = argv[1],
+                                        .name = argv[2],
+                                        .staged = argv[3],
+                                        .keep = Number(argv[4]),
+                                        .clock = clock});
+}
+
+tidepool::Status LogSteps(char** argv, int memory, pid_t trainer, tidepool::Clock* clock) {
+  constexpr int kHexadecimal = 16;
+
+  return tidepool::client::LogSteps({.memory = tidepool::UniqueFd(memory),
+                                     .folder = argv[2],
+                                     .checkpoints = argv[3],
+                                     .run = Number(argv[4], kHexadecimal),
+                                     .previous = Number(argv[5], kHexadecimal),
+                                     .base = Number(argv[6]),
+                                     .model = static_cast<uint32_t>(Number(argv[7])),
+                                     .every = Number(argv[8]),
+                                     .trainer = trainer,
+                                     .over = &over,
+                                     .clock = clock});
+}
+
+int Write(int argc, char** argv, int memory, pid_t trainer) {
   tidepool::ArmPointsFromEnvironment();
   tidepool::SteadyClock clock;
-
-  const tidepool::Status written =
-      tidepool::client::WriteStates({.memory = tidepool::UniqueFd(memory),
-                                     .folder = argv[1],
-                                     .name = argv[2],
-                                     .staged = argv[3],
-                                     .keep = std::strtoull(argv[4], nullptr, 10),
-                                     .clock = &clock});
+  const tidepool::Status written = IsLog(argc, argv) ? LogSteps(argv, memory, trainer, &clock)
+                                                     : WriteCheckpoint(argv, memory, &clock);
   if (written.ok()) return 0;
   std::fputs((written.Format() + "\n").c_str(), stderr);
   return written.exit_code();
@@ -56,20 +90,25 @@ void Leave(int memory) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != kArguments) {
+  if (argc != kArguments && !IsLog(argc, argv)) {
     std::fputs(
         "usage: tidepool-checkpoint FOLDER NAME STAGED KEEP DESCRIPTOR\n"
-        "writes what memserver gives; trainer run --checkpoint-every starts it\n",
+        "       tidepool-checkpoint steps FOLDER CHECKPOINTS RUN PREVIOUS BASE MODEL EVERY "
+        "DESCRIPTOR\n"
+        "writes what memserver gives; trainer run --checkpoint-every and --durable-steps start "
+        "it\n",
         stderr);
     return 2;
   }
   // It outlives a trainer that a signal ends, and completes what it has begun.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_IGN);
+  std::signal(SIGUSR1, [](int) { over.store(true, std::memory_order_relaxed); });
 
-  const int memory = std::atoi(argv[5]);
+  const int memory = std::atoi(argv[argc - 1]);
+  const pid_t trainer = getppid();
   const pid_t writer = fork();
   // If no process can be forked, this one writes.
-  if (writer <= 0) return Write(argv, memory);
+  if (writer <= 0) return Write(argc, argv, memory, trainer);
   int end = 0;
   while (waitpid(writer, &end, 0) < 0 && errno == EINTR) {
   }

@@ -96,11 +96,12 @@ void CheckpointWriter::BeginAll(std::vector<SaveRequest>* batch) {
 }
 
 void CheckpointWriter::Serve(SaveRequest request) {
-  pthread_setname_np(pthread_self(), "tp-save-read");
+  pthread_setname_np(pthread_self(), request.steps ? "tp-steps" : "tp-save-read");
   const int64_t begin = clock_->NowNs();
   const ConnectionId connection = request.connection;
   const std::string file = request.name;
   if (request.stream) return Stream(std::move(request));
+  if (request.steps) return StreamSteps(std::move(request));
   if (request.list) request.tensors = std::exchange(request.list, {})();
   const size_t tensors = request.tensors.size();
   const int64_t timeout_ns = std::max<int64_t>(timeout_ns_ - request.waited_ns, 0);
@@ -129,6 +130,17 @@ void CheckpointWriter::Stream(SaveRequest request) {
   request.stream.reset();
   request.lane.reset();
   Answer(request.connection, request.name, std::move(status));
+}
+
+void CheckpointWriter::StreamSteps(SaveRequest request) {
+  request.steps->opened = [this, connection = request.connection] {
+    results_->Push({.connection = connection, .result = {}, .goes_on = true, .of_steps = true});
+  };
+
+  Status status = WriteSteps(*request.steps, *clock_, stop_, shm::kStreamStuckNs);
+  if (!status.ok()) LogWarn("a log of steps ends", {{"error", status.Line()}});
+  request.steps.reset();
+  results_->Push({.connection = request.connection, .result = std::move(status), .of_steps = true});
 }
 
 void CheckpointWriter::Answer(ConnectionId connection, const std::string& file, Status status) {

@@ -50,6 +50,7 @@ class CheckpointWriter {
   void BeginAll(std::vector<SaveRequest>* batch);
   void Serve(SaveRequest request);
   void Stream(SaveRequest request);
+  void StreamSteps(SaveRequest request);
   void Answer(ConnectionId connection, const std::string& file, Status status);
   static void Ring(const UniqueFd& event);
 

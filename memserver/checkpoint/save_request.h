@@ -19,6 +19,7 @@
 #include "base/status.h"
 #include "base/unique_fd.h"
 #include "memserver/checkpoint/state_stream.h"
+#include "memserver/checkpoint/step_stream.h"
 
 namespace tidepool::memserver {
 
@@ -49,6 +50,8 @@ struct SaveRequest {
   std::function<std::vector<SavedTensor>()> list = {};
   // Replaces the file: all states, into memory (state_stream.h).
   std::optional<StreamTask> stream = {};
+  // The same for steps, for as long as they are wanted (step_stream.h).
+  std::optional<StepTask> steps = {};
   // For the file's header: job, version, step numbers.
   std::vector<std::pair<std::string, std::string>> metadata;
 };
@@ -58,6 +61,7 @@ struct SaveResult {
   Status result;  // ok, or kSaveFailed with the cause
   // A chunk of a stream was copied; the result follows.
   bool goes_on = false;
+  bool of_steps = false;  // of a stream of steps
 };
 
 }  // namespace tidepool::memserver

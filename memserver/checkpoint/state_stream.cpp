@@ -9,7 +9,7 @@
 #include "base/formats/optimizer.h"
 #include "base/formats/split_float.h"
 #include "base/point.h"
-#include "base/system/futex.h"
+#include "memserver/checkpoint/stream_ring.h"
 #include "shm/messages.h"
 #include "shm/spec/gpu_states.h"
 #include "shm/spec/state_footprint.h"
@@ -18,19 +18,16 @@
 namespace tidepool::memserver {
 namespace {
 
-constexpr int64_t kLookNs = 100 * kNsPerMs;  // poll interval of the marks
-constexpr int64_t kComeNs = kNsPerSecond;    // time for the reader to start
-
 class Stream {
  public:
   Stream(const StreamTask& task, const Clock& clock, const std::atomic<bool>& stop,
          int64_t stuck_ns)
       : task_(task),
-        clock_(clock),
-        stop_(stop),
-        stuck_ns_(stuck_ns),
-        memory_(task.memory->data()),
-        head_(shm::HeadOf(memory_)) {}
+        ring_({.memory = task.memory->data(),
+               .clock = &clock,
+               .stop = &stop,
+               .asker_gone = task.asker_gone.get(),
+               .stuck_ns = stuck_ns}) {}
 
   Status All() {
     for (const ChunkId id : task_.order) {
@@ -42,12 +39,7 @@ class Stream {
     return {};
   }
 
-  void End(shm::StreamEnd end) {
-    head_->pieces = given_;
-    head_->end.store(static_cast<uint32_t>(end), std::memory_order_release);
-    head_->given.store(given_ + 1, std::memory_order_release);
-    WakeWord(&head_->given);
-  }
+  void End(shm::StreamEnd end) { ring_.End(end); }
 
  private:
   // The planes of consecutive elements of a chunk. A plane that the chunk does not have is null.
@@ -175,13 +167,13 @@ class Stream {
     constexpr uint64_t kMost = shm::kStreamSlotBytes / sizeof(float);
     for (uint64_t done = 0; done < part.count; done += kMost) {
       const uint64_t count = std::min(kMost, part.count - done);
-      TP_RETURN_IF_ERROR(AwaitSlot());
-      auto* const to = reinterpret_cast<float*>(shm::SlotOf(memory_, given_));
+      TP_RETURN_IF_ERROR(ring_.AwaitSlot());
+      auto* const to = reinterpret_cast<float*>(ring_.slot());
       const auto* high = reinterpret_cast<const uint16_t*>(planes.high) + part.from + done;
       const auto* rest = reinterpret_cast<const int16_t*>(planes.master) + part.from + done;
 
       for (uint64_t i = 0; i < count; ++i) to[i] = Join(high[i], rest[i]);
-      Give({part.parameter, shm::kPutMaster, part.first + done, count * sizeof(float)});
+      ring_.Give({part.parameter, shm::kPutMaster, part.first + done, count * sizeof(float)});
     }
     return {};
   }
@@ -192,63 +184,17 @@ class Stream {
     const uint64_t most = shm::kStreamSlotBytes / element;
     for (uint64_t done = 0; done < part.count; done += most) {
       const uint64_t count = std::min(most, part.count - done);
-      TP_RETURN_IF_ERROR(AwaitSlot());
+      TP_RETURN_IF_ERROR(ring_.AwaitSlot());
 
-      std::memcpy(shm::SlotOf(memory_, given_), from + (part.from + done) * element,
-                  count * element);
-      Give({part.parameter, plane, part.first + done, count * element});
+      std::memcpy(ring_.slot(), from + (part.from + done) * element, count * element);
+      ring_.Give({part.parameter, plane, part.first + done, count * element});
     }
     return {};
   }
 
-  // Waits until the reader has emptied the next slot.
-  Status AwaitSlot() {
-    int64_t end = clock_.NowNs() + stuck_ns_;
-    for (;;) {
-      const uint32_t taken = head_->taken.load(std::memory_order_acquire);
-      if (taken != taken_) end = clock_.NowNs() + stuck_ns_;
-      const bool lies = taken - taken_ > given_ - taken_;
-      if (head_->left.load(std::memory_order_acquire) != 0 || lies)
-        return Failed("the process that writes it has ended");
-      taken_ = taken;
-      if (given_ - taken_ < shm::kStreamSlots) return {};
-
-      if (stop_.load(std::memory_order_relaxed)) return Failed("memserver ends");
-      if (NobodyComes()) return Failed("the rank that asked has ended, and nobody reads");
-      if (clock_.NowNs() >= end)
-        return Failed("the process that writes it takes nothing: its file system does not answer");
-      WaitOnWord(&head_->taken, taken, kLookNs);
-    }
-  }
-
-  // The reader may still be starting when the rank that started it ends.
-  bool NobodyComes() {
-    if (!task_.asker_gone->load(std::memory_order_relaxed) ||
-        head_->here.load(std::memory_order_acquire) != 0)
-      return false;
-    if (gone_ns_ == 0) gone_ns_ = clock_.NowNs();
-    return clock_.NowNs() - gone_ns_ > kComeNs;
-  }
-
-  static Status Failed(const char* why) {
-    return Status(ErrorId::kSaveFailed, "a checkpoint was given up").Why(why);
-  }
-
-  void Give(const shm::StreamPiece& piece) {
-    *shm::PieceOf(memory_, given_) = piece;
-    head_->given.store(++given_, std::memory_order_release);
-    WakeWord(&head_->given);
-  }
-
   const StreamTask& task_;
-  const Clock& clock_;
-  const std::atomic<bool>& stop_;
-  const int64_t stuck_ns_;
-  std::byte* const memory_;
-  shm::StreamHead* const head_;
+  StreamRing ring_;
   std::vector<float> from_gpu_;  // the planes of one piece
-  uint32_t given_ = 0, taken_ = 0;
-  int64_t gone_ns_ = 0;  // when the loss of the rank was first seen; 0: not yet
 };
 
 }  // namespace

@@ -352,6 +352,11 @@ void ControlReactor::On(SaveDone reply) {
   Send(reply.connection, shm::SaveDoneFrame{reply.result});
 }
 
+void ControlReactor::On(StepsDone reply) {
+  if (Connection* connection = Find(reply.connection)) connection->protocol.StepsEnded();
+  Send(reply.connection, shm::StepsEndedFrame{{reply.result}});
+}
+
 // --- the thread ---
 
 void ControlReactor::Run() {

@@ -187,6 +187,17 @@ Result<FrameAction> ConnectionProtocol::On(shm::StreamStatesFrame frame, std::ve
                      shm::StatesStreamFrame{}, shared};
 }
 
+Result<FrameAction> ConnectionProtocol::On(shm::StreamStepsFrame frame, std::vector<UniqueFd>) {
+  if (state_ != ConnectionState::kOpen || steps_in_flight_ || agreed_ < shm::kAbiSteps)
+    return Unexpected(frame);
+  auto memory = shm::Segment::Create("tp-steps", shm::kStreamBytes, shm::PeerAccess::kReadWrite);
+  if (!memory.ok()) return FrameAction{{}, shm::StepsEndedFrame{{memory.status()}}, {}};
+  steps_in_flight_ = true;
+  std::shared_ptr<shm::Segment> shared = std::move(memory).value();
+  return FrameAction{StreamSteps{connection_, frame.version, shared}, shm::StepsStreamFrame{},
+                     shared};
+}
+
 Result<FrameAction> ConnectionProtocol::On(shm::GoodbyeFrame frame, std::vector<UniqueFd>) {
   if (state_ != ConnectionState::kOpen) return Unexpected(frame);
   state_ = ConnectionState::kLeaving;

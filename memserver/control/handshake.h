@@ -90,6 +90,7 @@ class ConnectionProtocol {
   // Follows the progress of the loop and the preparer.
   void SetState(ConnectionState state) { state_ = state; }
   void SaveEnded() { save_in_flight_ = false; }
+  void StepsEnded() { steps_in_flight_ = false; }
   // True until the job description is complete, the part of the handshake that a time limit guards.
   bool HalfOpen() const {
     return state_ == ConnectionState::kHello || state_ == ConnectionState::kSpec;
@@ -102,6 +103,7 @@ class ConnectionProtocol {
   Result<FrameAction> On(shm::SchedulePartFrame frame, std::vector<UniqueFd> fds);
   Result<FrameAction> On(shm::SaveFrame frame, std::vector<UniqueFd> fds);
   Result<FrameAction> On(shm::StreamStatesFrame frame, std::vector<UniqueFd> fds);
+  Result<FrameAction> On(shm::StreamStepsFrame frame, std::vector<UniqueFd> fds);
   Result<FrameAction> On(shm::GoodbyeFrame frame, std::vector<UniqueFd> fds);
   template <typename Other>
   Result<FrameAction> On(Other frame, std::vector<UniqueFd> fds);
@@ -125,6 +127,7 @@ class ConnectionProtocol {
   ReturnedMemory memory_;
   std::vector<ChunkId> schedule_;
   bool save_in_flight_ = false;
+  bool steps_in_flight_ = false;
 };
 
 // Checks that the frame brings as many descriptors as it must. Errors: kHandshakeBad.

@@ -96,6 +96,13 @@ struct SaveWeights {
   Version version = 0;
   std::shared_ptr<shm::Segment> stream = {};  // instead of a file: receives all states
 };
+// A rank asks for the gradients of all steps behind its job's sealed version. The answer is a
+// StepsDone.
+struct StreamSteps {
+  ConnectionId connection = 0;
+  Version version = 0;
+  std::shared_ptr<shm::Segment> memory;  // receives them
+};
 struct SnapshotWanted {};
 // A rank's share of GPU memory, left by the former server, is mapped or lost.
 struct StatesImported {
@@ -205,8 +212,8 @@ struct StopServing {
 
 using ControlEvent =
     std::variant<ReserveJob, ResumeSession, AwaitedRankLost, AttachSession, Goodbye, ConnectionLost,
-                 DeclareSchedule, SaveWeights, SnapshotWanted, StatesImported, StatesKept,
-                 FormerServersEnded, AdminCommand, StopServing>;
+                 DeclareSchedule, SaveWeights, StreamSteps, SnapshotWanted, StatesImported,
+                 StatesKept, FormerServersEnded, AdminCommand, StopServing>;
 
 struct ReserveGranted {
   ConnectionId connection = 0;
@@ -278,6 +285,10 @@ struct SaveDone {
   ConnectionId connection = 0;
   Status result;
 };
+struct StepsDone {
+  ConnectionId connection = 0;
+  Status result;
+};
 struct CommandDone {
   std::shared_ptr<CommandTicket> ticket;
   Status result;
@@ -298,6 +309,6 @@ struct Stopped {};
 
 using ControlReply =
     std::variant<ReserveGranted, AwaitRank, Refused, Queued, Attached, SessionOver, PeerGone,
-                 SaveDone, CommandDone, SnapshotReady, Discard, ImportStates, Stopped>;
+                 SaveDone, StepsDone, CommandDone, SnapshotReady, Discard, ImportStates, Stopped>;
 
 }  // namespace tidepool::memserver

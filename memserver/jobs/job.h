@@ -12,6 +12,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -21,6 +22,7 @@
 
 #include "base/ids.h"
 #include "base/unique_fd.h"
+#include "memserver/checkpoint/step_stream.h"
 #include "memserver/jobs/fair_share.h"
 #include "memserver/jobs/sessions/session_slot.h"
 #include "memserver/jobs/step_figures.h"
@@ -56,6 +58,13 @@ struct WaitingSave {
   uint64_t number = 0;                         // in the order of requests
   std::optional<int64_t> waits_since_ns = {};  // when it began to wait for a lane (save_lanes.h)
   std::shared_ptr<shm::Segment> stream = {};   // instead of a file
+};
+
+// A stream of the job's steps.
+struct RunningSteps {
+  ConnectionId connection = 0;  // of the rank that asked
+  std::shared_ptr<StepFeed> feed;
+  std::shared_ptr<std::atomic<bool>> asker_gone;
 };
 
 // Copies out of the pool for one step, summed over all ranks.
@@ -125,6 +134,7 @@ struct Job {
   uint64_t bytes_at_team = 0;  // bytes that this work touches
   std::vector<WaitingSave> waiting_saves;
   std::vector<ConnectionId> running_saves;  // each holds `updates`
+  std::vector<RunningSteps> running_steps;  // each has a gate of `updates`
   // The rank whose request for weights on NVMe is served next.
   size_t next_filled = 0;
   uint64_t ahead_seen = 0;  // for WeightDesk: progress when there was nothing to read ahead

@@ -28,6 +28,7 @@ JobDesk::JobDesk(const LoopNeighbours& neighbours, const LoopOptions& options, T
       life_(context_, &gpu_shares_, &demotions_),
       slots_(context_, &gpu_shares_, &life_),
       saves_(context_),
+      steps_(context_),
       commands_(context_, {&settings_, &queue_, &demotions_, &slots_, &life_}),
       snapshots_(context_, {queue_.waiting(), demotion()}) {}
 
@@ -61,12 +62,14 @@ void JobDesk::On(const ResumeSession& event) {
 
 void JobDesk::On(const Goodbye& event) {
   saves_.Forget(event.connection);
+  steps_.Forget(event.connection);
   if (SessionSlot* slot = tables_->FindSlot(event.connection))
     slots_.Leave(slot, Leaving::kGoodbye, Status());
 }
 
 void JobDesk::On(const ConnectionLost& event) {
   saves_.Forget(event.connection);
+  steps_.Forget(event.connection);
   slots_.EndZeroing(event.connection);
   if (queue_.Forget(event.connection)) return;
   SessionSlot* slot = tables_->FindSlot(event.connection);

@@ -6,7 +6,8 @@
 //   AdmissionQueue  ranks that wait for room        JobLife       a job's phases and its end
 //   JobAdmission    slots, and jobs made for them   SessionSlots  slots until they are left
 //   DemotionDesk    states on their way to NVMe     SaveDesk      saves in progress
-//   GpuShareDesk    shares of states on GPUs        AdminCommands what admins change
+//   GpuShareDesk    shares of states on GPUs        StepStreams   steps on their way to a log
+//   AdminCommands   what admins change
 // A component knows only those named before it in the list of members below.
 #pragma once
 
@@ -21,6 +22,7 @@
 #include "memserver/jobs/gpu_share_desk.h"
 #include "memserver/jobs/job_life.h"
 #include "memserver/jobs/saves/save_desk.h"
+#include "memserver/jobs/saves/step_streams.h"
 #include "memserver/jobs/sessions/session_slots.h"
 #include "memserver/jobs/rows/snapshot_builder.h"
 #include "memserver/jobs/tables.h"
@@ -35,7 +37,9 @@ class JobDesk {
 
   // Handles an event of the control thread or the checkpoint thread.
   void Handle(ControlEvent event);
-  void HandleSaved(const SaveResult& saved) { saves_.End(saved); }
+  void HandleSaved(const SaveResult& saved) {
+    saved.of_steps ? steps_.End(saved) : saves_.End(saved);
+  }
   // Ends the session of every slot that broke the protocol in this turn. True if there was one.
   bool ExpelViolators() { return slots_.ExpelViolators(); }
   // Starts saves whose version is complete, ends leases, and returns what removed jobs held. True
@@ -68,6 +72,7 @@ class JobDesk {
   void On(const ConnectionLost& event);
   void On(DeclareSchedule event);
   void On(SaveWeights event) { saves_.Request(std::move(event)); }
+  void On(StreamSteps event) { steps_.Request(std::move(event)); }
   void On(const SnapshotWanted&) { snapshots_.Ask(); }
   void On(StatesImported event) { gpu_shares_.NoteImported(std::move(event)); }
   void On(const StatesKept& event) { gpu_shares_.NoteKept(event); }
@@ -94,6 +99,7 @@ class JobDesk {
   JobLife life_;
   SessionSlots slots_;
   SaveDesk saves_;
+  StepStreams steps_;
   AdminCommands commands_;
   SnapshotBuilder snapshots_;
 };

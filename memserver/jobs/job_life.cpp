@@ -21,7 +21,7 @@ namespace {
 bool IsUnused(const Job& job) {
   const bool at_work = job.work_at_team > 0 || job.IsMoving();
   return !job.HasSlots() && (!at_work || TP_PLANTED("jobs.removed_under_work")) &&
-         job.running_saves.empty();
+         job.running_saves.empty() && job.running_steps.empty();
 }
 
 }  // namespace
@@ -165,6 +165,8 @@ void JobLife::BeginRemoval(Job* job) {
   job->gpus.Abandon();
   job->fill.Abandon();
   job->waiting_saves.clear();
+  // What was sealed is still copied, and the job's memory stays until then.
+  for (const RunningSteps& steps : job->running_steps) steps.feed->Close();
 }
 
 bool JobLife::EraseIfUnused(Job* job) {

@@ -217,7 +217,9 @@ uint32_t FirstWith(uint32_t op) {
 
 void Dispatcher::Handle(SessionSlot* slot, const Request& request) {
   const uint32_t protocol = slot->session->port().protocol();
-  if (request.op < shm::kOpMin || request.op > shm::kOpMax || protocol < FirstWith(request.op)) {
+  const bool too_new = shm::IsSummed(request) && protocol < shm::kAbiSteps;
+  if (request.op < shm::kOpMin || request.op > shm::kOpMax || protocol < FirstWith(request.op) ||
+      too_new) {
     slot->violation = "the operation is unknown";
     return;
   }
@@ -264,8 +266,9 @@ void Dispatcher::StartChecked(SessionSlot* slot, const Request& request) {
   if (session.IsOrdered(request)) {
     const shm::JobSpec& spec = slot->job->spec();
     const bool is_gradient = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);
-    const DType dtype =
-        is_gradient ? spec.GradientTypeOf(request.chunk) : spec.DTypeOf(request.chunk);
+    const DType dtype = is_gradient
+                            ? shm::SubmittedType(spec, request.chunk, shm::IsSummed(request))
+                            : spec.DTypeOf(request.chunk);
     return session.Hold(request, request.element_count * BytesOf(dtype));
   }
 

@@ -42,7 +42,8 @@ bool IsApplied(SessionSlot* slot, const shm::Request& request) {
       // There is nothing left to apply it to.
       if (IsOfDropped(*slot->job, request.version, request.flags)) return true;
       if (request.version == states.sealed_version())
-        return request.micro_batch < intake.micro_batches_accepted &&
+        return (shm::IsSummed(request) ? intake.micro_batches_accepted > 0
+                                       : request.micro_batch < intake.micro_batches_accepted) &&
                !TP_PLANTED("traffic.resent_gradient_again");
       return request.version + 1 == states.sealed_version();
 

@@ -84,7 +84,13 @@ void StepDesk::FinishStep(Job* job) {
     return;
   }
 
-  SealStep(job->states.get(), record, job->numbers.Together());
+  const StepSaid said = job->numbers.Together();
+  SealStep(job->states.get(), record, said);
+  for (const RunningSteps& steps : job->running_steps) {
+    // A replay has the job's numbers alone.
+    if (said.any()) steps.feed->Abandon("a step has numbers of its own for some parameters");
+    if (!said.any()) steps.feed->Push({record, job->updates.next_list()});
+  }
   AnswerStep(job, record, ErrorId::kNone);
   job->figures.Sealed(neighbours_.clock->NowNs(), record.skipped != 0, job->numbers.facts());
   job->step.Clear();

@@ -137,9 +137,9 @@ bool ChunkTable::any_put() const {
   return loaded_ > 0 || std::any_of(intakes_.begin(), intakes_.end(), has);
 }
 
-void ChunkTable::AddStored(ChunkId id, Rank rank) {
+void ChunkTable::AddStored(ChunkId id, Rank rank, uint32_t micro_batches) {
   ShardIntake& shard = intake(id, rank);
-  ++shard.micro_batches_stored;
+  shard.micro_batches_stored += micro_batches;
   shard.record->gradients.store(GradientWord(records_->open_step(), shard.micro_batches_stored),
                                 std::memory_order_release);
 }

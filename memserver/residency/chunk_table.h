@@ -142,8 +142,8 @@ class ChunkTable {
 
   // Notes that weights up to `elements` of the rank's shard are in the master.
   void SetPut(ChunkId id, Rank rank, uint64_t elements);
-  // Counts one more micro-batch of the open step that is stored in the slot.
-  void AddStored(ChunkId id, Rank rank);
+  // Counts more micro-batches of the open step that are stored in the slot.
+  void AddStored(ChunkId id, Rank rank, uint32_t micro_batches = 1);
   // Notes that all weights of a chunk have arrived: it has the version at which the job begins.
   void MarkLoaded(Chunk* chunk);
   uint32_t loaded() const { return loaded_; }

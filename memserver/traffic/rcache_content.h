@@ -17,7 +17,9 @@ inline void NoteRcacheContent(JobStates* states, Session* session, const shm::Re
   const shm::JobSpec& spec = states->spec();
   const uint64_t bytes =
       request.element_count *
-      BytesOf(holds_chunk ? spec.DTypeOf(request.chunk) : spec.GradientTypeOf(request.chunk));
+      BytesOf(holds_chunk ? spec.DTypeOf(request.chunk)
+                          : shm::SubmittedType(spec, request.chunk, shm::IsSummed(request)));
+
   const std::optional<ChunkId> chunk =
       holds_chunk ? std::optional<ChunkId>(request.chunk) : std::nullopt;
   for (const ChunkId gone : session->rcache_map().Replace(request.rcache_offset, bytes, chunk)) {

@@ -22,8 +22,9 @@ uint64_t ElementBytes(const JobStates& states, const shm::Request& request) {
   const auto op = static_cast<shm::Op>(request.op);
   if (op == shm::Op::kPutWeights) return kWeightBytes;
   const shm::JobSpec& spec = states.spec();
-  return BytesOf(op == shm::Op::kSubmitGradient ? spec.GradientTypeOf(request.chunk)
-                                                : spec.DTypeOf(request.chunk));
+  return BytesOf(op == shm::Op::kSubmitGradient
+                     ? shm::SubmittedType(spec, request.chunk, shm::IsSummed(request))
+                     : spec.DTypeOf(request.chunk));
 }
 
 // The order of the moments does not matter, since each has its own plane.
@@ -142,6 +143,11 @@ const char* CheckGradient(JobStates& states, Rank rank, const shm::Request& requ
     return "the gradient belongs to another attempt than the open one";
   if (!IsExactShard(states, chunk, rank, request))
     return "the gradient is not exactly the rank's shard";
+
+  if (shm::IsSummed(request))
+    return intake.micro_batches_accepted == 0
+               ? nullptr
+               : "a sum of all micro-batches came behind one of them";
   if (request.micro_batch >= states.spec().micro_batches) return "the step has no such micro-batch";
   if (request.micro_batch != intake.micro_batches_accepted)
     return "micro-batches of a chunk are out of order";

@@ -34,7 +34,8 @@ GradientIntake::GradientIntake(JobStates* states, JobId job, const HostPool* poo
       tasks_(TasksMax(states->spec())) {}
 
 void GradientIntake::Accept(Rank rank, const shm::Request& request) {
-  ++states_->intake(request.chunk, rank).micro_batches_accepted;
+  states_->intake(request.chunk, rank).micro_batches_accepted +=
+      shm::IsSummed(request) ? states_->spec().micro_batches : 1;
   NoteAccepted(request.chunk, rank);
 }
 
@@ -56,7 +57,7 @@ GradientIntake::Reach GradientIntake::reach() const {
 }
 
 bool GradientIntake::GoesStraight(const shm::Request& request) const {
-  return request.micro_batch == 0 && LandsAsItIs(request.chunk);
+  return shm::IsSummed(request) || (request.micro_batch == 0 && LandsAsItIs(request.chunk));
 }
 
 bool GradientIntake::LandsAsItIs(ChunkId id) const {
@@ -75,7 +76,8 @@ Start GradientIntake::StartGradient(Session* session, const shm::Request& reques
   if (chunk.state == ChunkState::kResident) chunk.state = ChunkState::kGradients;
 
   const uint64_t bytes =
-      request.element_count * BytesOf(states_->spec().GradientTypeOf(request.chunk));
+      request.element_count *
+      BytesOf(shm::SubmittedType(states_->spec(), request.chunk, shm::IsSummed(request)));
   const Copy copy{request, bytes, attempt_, !straight};
   void* to = straight ? states_->table().GradientBytes(chunk, request.element_begin)
                       : states_->staging(rank);
@@ -100,7 +102,7 @@ bool GradientIntake::EndGradient(Session* session, const Copy& copy) {
 
   const ChunkId chunk = copy.request.chunk;
   if (!copy.to_staging) {
-    EndShard(chunk, session->rank());
+    EndShard(chunk, session->rank(), shm::IsSummed(copy.request));
     return true;
   }
   KeepStaged(copy, session->rank());
@@ -226,9 +228,9 @@ Status GradientIntake::RecoverStaged(Rank rank, std::span<const optim::UndoArea>
   return Status();
 }
 
-// Counts one more micro-batch of a shard that is stored in its slot.
-void GradientIntake::EndShard(ChunkId id, Rank rank) {
-  states_->table().AddStored(id, rank);
+// Counts one more micro-batch of a shard that is stored in its slot, or all of them.
+void GradientIntake::EndShard(ChunkId id, Rank rank, bool summed) {
+  states_->table().AddStored(id, rank, summed ? states_->spec().micro_batches : 1);
   TP_POINT("server.gradient_stored");
   CountStored(id, rank);
 }

@@ -76,7 +76,7 @@ class GradientIntake {
   bool GoesStraight(const shm::Request& request) const;
   bool LandsAsItIs(ChunkId id) const;
   void NoteAccepted(ChunkId id, Rank rank);
-  void EndShard(ChunkId id, Rank rank);
+  void EndShard(ChunkId id, Rank rank, bool summed = false);
   void CountStored(ChunkId id, Rank rank);
   void KeepStaged(const Copy& copy, Rank rank);
   bool IsPossible(const StagingRecord& staged, const optim::AddPiece* pending) const;

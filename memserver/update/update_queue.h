@@ -37,6 +37,8 @@ class ChunkOrder {
       : list_(std::move(list)), size_(list_->size()) {}
 
   size_t size() const { return size_; }
+  // Null: by id.
+  const std::shared_ptr<const std::vector<ChunkId>>& list() const { return list_; }
   ChunkId operator[](size_t i) const {
     return list_ == nullptr ? static_cast<ChunkId>(i) : (*list_)[i];
   }
@@ -84,6 +86,10 @@ class UpdateQueue {
   using Gate = std::function<bool(ChunkId)>;
   void SetGate(uint64_t owner, Gate open) { gates_[owner] = std::move(open); }
   bool DropGate(uint64_t owner) { return gates_.erase(owner) > 0; }
+  // The list of the next update's order; null: all chunks by id.
+  const std::shared_ptr<const std::vector<ChunkId>>& next_list() const {
+    return next_order_.list();
+  }
   // The order of the next update, all chunks.
   std::vector<ChunkId> NextOrder() const;
   // True if no piece is at a worker and no chunk is half updated.

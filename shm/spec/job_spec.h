@@ -131,5 +131,10 @@ struct JobSpec {
 
 // Element type of the gradient slot of a trained chunk.
 DType GradientSlotType(const JobSpec& spec, ChunkId chunk);
+// Element type of a gradient as it is submitted; `summed`: it is the sum of a whole step
+// (messages.h).
+inline DType SubmittedType(const JobSpec& spec, ChunkId chunk, bool summed) {
+  return summed ? GradientSlotType(spec, chunk) : spec.GradientTypeOf(chunk);
+}
 
 }  // namespace tidepool::shm

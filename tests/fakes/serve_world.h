@@ -251,6 +251,10 @@ class ServeWorld {
   void AnswerSave(ConnectionId connection, Status status) {
     saved_.Push({connection, std::move(status)});
   }
+  // The same of a stream of steps, which ends.
+  void AnswerSteps(ConnectionId connection, Status status) {
+    saved_.Push({.connection = connection, .result = std::move(status), .of_steps = true});
+  }
 
  private:
   void TakeReplies();

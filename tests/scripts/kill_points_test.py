@@ -6,7 +6,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 ROOMS = ["base", "client", "device", "memserver", "nvme", "optim", "shm", "trainer"]
-TABLES = ["tests/process/kill_campaign.cpp", "tests/trainer/resume/trainer_kill_test.cpp", "tests/trainer/program/checkpoint_run_test.cpp"]
+TABLES = ["tests/process/kill_campaign.cpp", "tests/trainer/resume/trainer_kill_test.cpp", "tests/trainer/program/checkpoint_run_test.cpp", "tests/trainer/program/step_log_run_test.cpp"]
 FROZEN = "only with frozen chunks: frozen_base_test.cpp"
 ON_NVME = "only with states on NVMe: nvme_kill_test.cpp"
 ON_GPU = "only with states on a GPU: gpu_test.cpp"

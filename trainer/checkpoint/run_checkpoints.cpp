@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/checkpoint/checkpoint_files.h"
+#include "base/checkpoint/step_log.h"
 #include "base/log.h"
 #include "base/system/whole_file.h"
 #include "client/checkpoint/write_states.h"
@@ -38,7 +39,8 @@ std::string PlanOf(const client::JobSpec& spec, const std::optional<std::string>
 }  // namespace
 
 Status RunCheckpoints::After(Version version, client::ChunkService* service) {
-  if (parts_.options.every == 0 || version % parts_.options.every != 0) return {};
+  if (parts_.log != nullptr) parts_.log->Look(version, service);
+  if (!IsDue(version)) return {};
   if (!AwaitWriter(service)) {
     LogWarn("a checkpoint is left out: the one before is still being written",
             {{"step", version}, {"before", writing_}});
@@ -50,6 +52,26 @@ Status RunCheckpoints::After(Version version, client::ChunkService* service) {
   if (!begun.ok())
     LogWarn("a checkpoint was not begun", {{"step", version}, {"error", begun.Line()}});
   return {};
+}
+
+// A log needs a checkpoint that its steps follow; the first one does not wait for its turn.
+bool RunCheckpoints::IsDue(Version version) const {
+  if (parts_.options.every == 0) return false;
+  const bool is_base = parts_.log != nullptr && parts_.log->wants_base();
+  return is_base || version % parts_.options.every == 0;
+}
+
+// The checkpoint names the log whose steps follow it. One without a log is a checkpoint, too.
+Status RunCheckpoints::BeginLog(const std::string& staged, Version version,
+                                client::ChunkService* service) {
+  if (parts_.log == nullptr) return {};
+  const Status begun = parts_.log->Begin(version, 0, service);
+  if (begun.code() == Code::kUnavailable) return begun;
+  if (!begun.ok())
+    LogWarn("steps are not logged; checkpoints and training go on",
+            {{"step", version}, {"error", begun.Line()}});
+  if (parts_.log->run() == 0) return {};
+  return WriteWholeFile(staged + "/" + kStepLogFile, StepLogText(parts_.log->run()));
 }
 
 Status RunCheckpoints::Begin(Version version, client::ChunkService* service) {
@@ -74,6 +96,7 @@ Status RunCheckpoints::Start(const StageFolder& stage, Version version,
     TP_ASSIGN_OR_RETURN(program, FindProgramBeside(kCheckpointProgram));
   }
 
+  TP_RETURN_IF_ERROR(BeginLog(staged, version, service));
   TP_ASSIGN_OR_RETURN(const UniqueFd memory, service->StreamStates(version));
   ChildOptions child;
   child.program = program;

@@ -17,6 +17,7 @@
 #include "base/status.h"
 #include "client/chunk_service.h"
 #include "client/job_spec.h"
+#include "trainer/checkpoint/run_step_log.h"
 #include "trainer/checkpoint/stage_folder.h"
 #include "trainer/launch/child_process.h"
 #include "trainer/run/run_options.h"
@@ -37,6 +38,8 @@ class RunCheckpoints {
     std::string program = {};
     // Set if the weights are adapters: the hash of their base file (kBaseHashKey), or empty.
     std::optional<std::string> base = {};
+    // Logs the steps between checkpoints; null: nobody does.
+    RunStepLog* log = nullptr;
   };
   explicit RunCheckpoints(Parts parts) : parts_(std::move(parts)) {}
 
@@ -51,6 +54,8 @@ class RunCheckpoints {
   Status Finish(client::ChunkService* service);
 
  private:
+  bool IsDue(Version version) const;
+  Status BeginLog(const std::string& staged, Version version, client::ChunkService* service);
   Status Start(const StageFolder& stage, Version version, client::ChunkService* service);
   // False: the last checkpoint is still being written.
   bool AwaitWriter(client::ChunkService* service);

@@ -28,6 +28,8 @@ constexpr std::array kEffects{
                "give --checkpoint-dir checkpoints"},
     FlagEffect{"--keep", "--checkpoint-every", "given",
                "give --checkpoint-every 100 --checkpoint-dir checkpoints"},
+    FlagEffect{"--durable-steps", "--checkpoint-every", "given",
+               "give --checkpoint-every 100 --checkpoint-dir checkpoints"},
     FlagEffect{"--log-every", "--quiet", "false", "leave --quiet out"},
 };
 

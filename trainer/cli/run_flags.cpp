@@ -330,6 +330,12 @@ void AddCheckpointFlags(CLI::App* app, CheckpointOptions* o) {
   app->add_option("--keep", o->keep, "the newest so many stay; 0: all")
       ->group(group)
       ->capture_default_str();
+
+  app->add_option("--durable-steps", o->durable_steps,
+                  "the folder of a log of every step behind the newest checkpoint, so that "
+                  "--resume latest loses no step to a power cut")
+      ->group(group)
+      ->type_name("DIR");
 }
 
 void AddOutputFlags(CLI::App* app, OutputOptions* o) {

@@ -39,6 +39,9 @@ class TracedService final : public client::ChunkService {
                                           uint32_t micro_batch) override {
     return real_->StartSubmitZeros(range, version, micro_batch);
   }
+  Result<client::Ticket> StartSubmitSum(const client::Range& range, Version version) override {
+    return real_->StartSubmitSum(range, version);
+  }
   Result<client::Ticket> StartEndStep(const client::StepEnd& end) override;
   client::TicketFlags FlagsOf(client::Ticket ticket) const override {
     return real_->FlagsOf(ticket);
@@ -50,6 +53,8 @@ class TracedService final : public client::ChunkService {
   }
   Result<UniqueFd> StreamStates(Version version) override { return real_->StreamStates(version); }
   std::optional<Status> StreamEnd() override { return real_->StreamEnd(); }
+  Result<UniqueFd> StreamSteps(Version version) override { return real_->StreamSteps(version); }
+  std::optional<Status> StepsEnd() override { return real_->StepsEnd(); }
   Status SaveWeights(int dir_fd, const std::string& name, Version version) override {
     return real_->SaveWeights(dir_fd, name, version);
   }

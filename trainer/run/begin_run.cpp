@@ -5,6 +5,7 @@
 
 #include "base/checkpoint/checkpoint_files.h"
 #include "base/units.h"
+#include "trainer/checkpoint/step_replay.h"
 #include "trainer/run/resuming/resume.h"
 #include "trainer/run/resuming/run_note.h"
 #include "trainer/run/training_run.h"
@@ -114,6 +115,83 @@ Status TrainingRun::LoadCheckpoint() {
   TP_RETURN_IF_ERROR(model_->LoadCheckpoint(*checkpoint_));
   voice_.Say("resume    behind step " + std::to_string(start_.version) + " of " +
              checkpoint_->path() + "\n");
+  return ReplayLog();
+}
+
+// Rank 0 checks the log and says how far it goes: a process of the run before may still write.
+Status TrainingRun::OpenLog() {
+  struct Found {
+    uint64_t last = 0, run = 0, bad = 0;
+  };
+  Found found;
+  StepLogTask task{.folder = options_.checkpoint.durable_steps,
+                   .run = StepLogRunOf(checkpoint_->path()),
+                   .base = start_.version,
+                   .model = StepLogModelOf(plan_.spec),
+                   .gradient_bytes = GradientBytesOf(plan_.spec),
+                   .last = options_.training.steps};
+
+  Status opened;
+  if (place_.rank == 0 && task.run != 0) {
+    Result<StepLog> log = StepLog::Open(task);
+    opened = log.status();
+    if (log.ok()) {
+      found.last = log->steps().empty() ? 0 : log->steps().back().version;
+      found.run = log->run();
+      log_.emplace(std::move(log).value());
+    }
+    found.bad = opened.ok() ? 0 : 1;
+  }
+
+  TP_RETURN_IF_ERROR(session_->world()->Broadcast(&found, sizeof found));
+  if (found.bad != 0 && place_.rank != 0)
+    return Status(ErrorId::kCheckpointBad, "rank 0 cannot read the log of steps")
+        .Where(options_.checkpoint.durable_steps);
+  TP_RETURN_IF_ERROR(opened);
+
+  logged_run_ = found.run;
+  if (place_.rank == 0 || found.last == 0) return {};
+  task.last = found.last;
+  task.checks_gradients = false;
+  TP_ASSIGN_OR_RETURN(StepLog log, StepLog::Open(task));
+  log_.emplace(std::move(log));
+  return {};
+}
+
+Status TrainingRun::ReplayLog() {
+  logged_run_ = 0;
+  log_.reset();
+  // A checkpoint that was named is meant as it is.
+  const bool wanted = options_.job.resume == "latest" || options_.job.resume == "auto";
+  if (options_.checkpoint.durable_steps.empty() || !wanted) return {};
+  TP_RETURN_IF_ERROR(OpenLog());
+  if (!log_ || log_->steps().empty()) return {};
+
+  const int64_t begin_ns = setup_.clock->NowNs();
+  TP_RETURN_IF_ERROR(ReplaySteps({.service = session_->service(),
+                                  .spec = plan_.spec,
+                                  .rank = place_.rank,
+                                  .log = &*log_,
+                                  .copy_in = device_->ForSession().copy_in}));
+  const LoggedStep last = log_->steps().back();
+
+  TP_ASSIGN_OR_RETURN(const uint64_t cursor,
+                      CursorInSequences(last.data_cursor, last.version, options_));
+  start_ = {.version = last.version,
+            .data_cursor = cursor,
+            .loss_scale = last.loss_scale,
+            .scaler_steps = last.scaler_steps,
+            .last_skipped = last.skipped != 0,
+            .random_state = last.random_state};
+  sealed_ = start_.version;
+  attempts_.BeginsAt(start_.version);
+
+  const double seconds =
+      static_cast<double>(setup_.clock->NowNs() - begin_ns) / static_cast<double>(kNsPerSecond);
+  voice_.Say("resume    " + std::to_string(log_->steps().size()) +
+             " logged steps made again, to step " + std::to_string(start_.version) + ", in " +
+             FormatDuration(seconds) + "\n");
+  log_.reset();
   return {};
 }
 

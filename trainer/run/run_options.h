@@ -129,6 +129,8 @@ struct CheckpointOptions {
   uint64_t every = 0;  // steps; 0: none
   std::string dir;     // folder of the checkpoints
   uint64_t keep = 3;   // number of newest ones kept; 0: all
+  // Folder of the log of steps; empty: steps are not logged.
+  std::string durable_steps = {};
 };
 
 // `trainer sample`; it also reads the seed, the adapters' base and the threads.

@@ -145,13 +145,16 @@ Status TrainingRun::Train() {
 
   std::optional<std::string> base;
   if (plan_.lora.on()) base = options_.checkpoint.every > 0 ? NameOfBase() : "";
+  checkpoints_.reset();
+  TP_RETURN_IF_ERROR(BeginStepLog());
   checkpoints_.emplace(RunCheckpoints::Parts{
       .options = options_.checkpoint,
       .spec = plan_.spec,
       .clock = setup_.clock,
       .describe = [this](const std::string& directory) { return DescribeModel(directory); },
       .say = [this](const std::string& line) { voice_.Say(line); },
-      .base = base});
+      .base = base,
+      .log = step_log_ ? &*step_log_ : nullptr});
 
   BeginServerTrace();
   device_->ResetPeak();
@@ -175,6 +178,24 @@ void TrainingRun::TakeServerTrace() {
   if (model_->trace() == nullptr) return;
   const Status taken = model_->trace()->TakeServer();
   if (!taken.ok()) voice_.Say("trace     without memserver's side: " + taken.what() + "\n");
+}
+
+// Steps that follow a log are logged from the first one on; others when a checkpoint was begun.
+Status TrainingRun::BeginStepLog() {
+  step_log_.reset();
+  if (options_.checkpoint.durable_steps.empty() || place_.rank != 0) return {};
+  step_log_.emplace(
+      RunStepLog::Parts{.options = options_.checkpoint,
+                        .spec = plan_.spec,
+                        .clock = setup_.clock,
+                        .say = [this](const std::string& line) { voice_.Say(line); }});
+
+  const uint64_t previous = std::exchange(logged_run_, 0);
+  if (previous == 0) return {};
+  const Status begun = step_log_->Begin(start_.version, previous, session_->service());
+  if (begun.code() == Code::kUnavailable) return begun;
+  if (!begun.ok()) LogWarn("steps are not logged yet", {{"error", begun.Line()}});
+  return {};
 }
 
 // Computing the hash reads the whole base file; the result is remembered.
@@ -365,6 +386,7 @@ Status TrainingRun::All() {
   }
   const std::string kept = StaysForMore() ? kept_->Until(session_->socket_dir()) : "";
   if (StaysForMore()) Leave();
+  if (step_log_) step_log_->AwaitEnd();
   SayDone(kept);
   return {};
 }

@@ -28,7 +28,9 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "trainer/checkpoint/loaded_checkpoint.h"
+#include "base/checkpoint/step_log.h"
 #include "trainer/checkpoint/run_checkpoints.h"
+#include "trainer/checkpoint/run_step_log.h"
 #include "trainer/run/resuming/attempt_count.h"
 #include "trainer/run/banner.h"
 #include "trainer/inputs/base_names.h"
@@ -96,12 +98,16 @@ class TrainingRun {
   Status LoadWeights();
   Status OpenCheckpoint();
   Status LoadCheckpoint();
+  // Makes the steps again that the log has behind the checkpoint.
+  Status ReplayLog();
+  Status OpenLog();
   // The hash of the adapters' base file; empty on ranks above 0, or if it cannot be computed.
   std::string NameOfBase();
   Status CheckBaseOfCheckpoint();
   // Writes the files that a reader of saved weights needs.
   Status DescribeModel(const std::string& directory) const;
   Result<TrainTask> MakeTask();
+  Status BeginStepLog();
   Status Train();
   void BeginServerTrace();
   void TakeServerTrace();
@@ -141,6 +147,10 @@ class TrainingRun {
   std::unique_ptr<RunModel> model_;             // null before Build
   Version sealed_ = 0;                          // last version known to be sealed
   std::optional<LoadedCheckpoint> checkpoint_;  // starting point of a new job
+  std::optional<StepLog> log_;                  // steps behind checkpoint_
+  std::optional<RunStepLog> step_log_;
+  // The run whose log ends at start_, so that the next log follows it; 0: none.
+  uint64_t logged_run_ = 0;
   std::optional<RunCheckpoints> checkpoints_;
   std::optional<KeptRun> kept_;
   TrainSummary summary_;

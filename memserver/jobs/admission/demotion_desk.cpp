@@ -24,7 +24,8 @@ std::string DemotionDesk::WhyNotMovable(const Job& job) const {
   if (states.demoted() > 0 || states.chunks_on_host() == 0) return "has its states on NVMe already";
   if (!shm::MaySpill(job.spec())) return "has no states that may lie there";
 
-  if (!job.waiting_saves.empty() || !job.running_saves.empty()) return "is being saved";
+  if (!job.waiting_saves.empty() || !job.running_saves.empty() || !job.running_steps.empty())
+    return "is being saved";
   if (context_.neighbours.clock->NowNs() < job.demotable_ns)
     return "could not be moved (" + job.demotion_failure.what() + ")";
   const bool kept = context_.neighbours.tier != nullptr && mover_.job() != job.id &&
