@@ -1,9 +1,10 @@
 // LogSteps: the process that logs a run's steps as the job's user, from the memory that memserver
 // fills (shm/state_stream.h); so only this process waits for the log's file system.
 //
-// Two threads of a process of its own (the program tidepool-checkpoint): one appends, one syncs what
-// was appended and removes what a whole checkpoint of this run has made needless. Steps that come
-// while a sync runs share the next one. The process outlives the trainer, to log what was sealed.
+// Two threads of a process of its own (the program tidepool-checkpoint): one appends, one syncs
+// what was appended and removes what a whole checkpoint of this run has made needless. Steps that
+// come while a sync runs share the next one. The process outlives the trainer, to log what was
+// sealed.
 #pragma once
 
 #include <sys/types.h>

@@ -6,7 +6,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/check.h"
 #include "base/checkpoint/step_log.h"
@@ -73,7 +75,7 @@ std::string NearlyRight(uint64_t base, uint64_t run, FuzzInput* input) {
     LoggedStep step{.version = version, .skipped = skipped ? 1U : 0U};
     if (input->OneIn(32)) step.version = fuzz::OddNumber(input, 8);
     Append(&file,
-           {.kind = input->OneIn(32) ? input->Choice(6) : StepFrame::kStep,
+           {.kind = input->OneIn(32) ? input->Choice(6) : uint32_t{StepFrame::kStep},
             .run = run,
             .version = version,
             .extra = input->Choice(8)},
