@@ -105,7 +105,7 @@ Result<size_t> MemClient::SendAgain() {
   }
   if (steps_ && !steps_->ended)
     steps_->ended = Status(ErrorId::kServerGone, "memserver has ended while it gave steps away");
-  if (save_ && !save_->result) TP_RETURN_IF_ERROR(SendSave());
+  if (save_ && !save_->result) TP_RETURN_IF_ERROR(save_->SendTo(&channel_));
   return requests.size();
 }
 

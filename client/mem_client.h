@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -83,6 +84,8 @@ class MemClient final : public ChunkService {
     std::string name;
     Version version = 0;
     std::optional<Status> result;
+
+    Status SendTo(ControlChannel* channel) const;
   };
 
   // Interval of checking the control socket while waiting.
@@ -124,9 +127,9 @@ class MemClient final : public ChunkService {
   void SendParked();
   Status AwaitParked();
   Status SendSchedule();
-  Status SendSave();
-  Status RunSave();
-  Status AwaitStreamEnd();
+  // Takes the server's answers until `reached`, through changes of servers. Returns `late` after
+  // that time, the time without a server not counted.
+  Status WaitUntil(const std::function<bool()>& reached, int64_t limit_ns, const Status& late);
   // kServerGone if the server ended before it confirmed the goodbye; `sent` becomes true if it may
   // have read it.
   Status SayGoodbye(bool* sent);

@@ -1,6 +1,8 @@
 // How MemClient saves states: weights that the server writes into a directory, and all states or
 // the steps that follow, through memory that the server makes.
 #include <array>
+#include <functional>
+#include <string>
 #include <utility>
 
 #include "base/point.h"
@@ -10,10 +12,33 @@
 #include "shm/messages.h"
 
 namespace tidepool::client {
+namespace {
 
-Status MemClient::SendSave() {
-  const std::array<int, 1> fds{save_->dir_fd};
-  return channel_.Send(shm::SaveFrame{save_->version, save_->name}, kControlTimeoutNs, fds);
+// For a stream that has not ended. The server soon ends one whose reader has died or stalled, and
+// tells it a moment after a reader that has everything.
+Status StillComing(const char* what) {
+  return Status(ErrorId::kSaveFailed,
+                std::string("the ") + what + " that were asked for before still come");
+}
+
+}  // namespace
+
+Status MemClient::PendingSave::SendTo(ControlChannel* channel) const {
+  const std::array<int, 1> fds{dir_fd};
+  return channel->Send(shm::SaveFrame{version, name}, kControlTimeoutNs, fds);
+}
+
+Status MemClient::WaitUntil(const std::function<bool()>& reached, int64_t limit_ns,
+                            const Status& late) {
+  const int64_t end = clock_->NowNs() + limit_ns - parked_ns_;
+  while (!reached()) {
+    TP_RETURN_IF_ERROR(CheckSession());
+    if (reached()) break;
+    if (clock_->NowNs() > end + parked_ns_) return late;
+    session_.port->WaitForCompletion(clock_, kNsPerMs, 0);
+    TakeCompletions();
+  }
+  return {};
 }
 
 Status MemClient::SaveWeights(int dir_fd, const std::string& name, Version version) {
@@ -21,28 +46,19 @@ Status MemClient::SaveWeights(int dir_fd, const std::string& name, Version versi
   TP_RETURN_IF_ERROR(CheckSession());
   if (!shm::IsPlainFileName(name))
     return Status(ErrorId::kSaveFailed, "'" + name + "' is not a plain file name");
-  TP_RETURN_IF_ERROR(AwaitStreamEnd());
+  TP_RETURN_IF_ERROR(WaitUntil([this] { return StreamEnd().has_value(); }, options_.save_timeout_ns,
+                               StillComing("states")));
+
   save_ = PendingSave{dir_fd, name, version, {}};
-  const Status result = RunSave();
+  Status result = AfterSend(save_->SendTo(&channel_));
+  if (result.ok()) TP_POINT("client.save_sent");
+  if (result.ok())
+    result = WaitUntil(
+        [this] { return save_->result.has_value(); }, options_.save_timeout_ns,
+        Status(ErrorId::kWaitTimeout, "memserver has not finished saving '" + name + "'"));
+  if (result.ok()) result = *save_->result;
   save_.reset();
   return result;
-}
-
-Status MemClient::RunSave() {
-  TP_RETURN_IF_ERROR(AfterSend(SendSave()));
-  TP_POINT("client.save_sent");
-  const int64_t end = clock_->NowNs() + options_.save_timeout_ns - parked_ns_;
-
-  while (!save_->result) {
-    TP_RETURN_IF_ERROR(CheckSession());
-    if (save_->result) break;
-    if (clock_->NowNs() > end + parked_ns_)
-      return Status(ErrorId::kWaitTimeout,
-                    "memserver has not finished saving '" + save_->name + "'");
-    session_.port->WaitForCompletion(clock_, kNsPerMs, 0);
-    TakeCompletions();
-  }
-  return *save_->result;
 }
 
 Result<UniqueFd> MemClient::StreamStates(Version version) {
@@ -51,7 +67,8 @@ Result<UniqueFd> MemClient::StreamStates(Version version) {
   if (session_.port->protocol() < shm::kAbiStates)
     return Status(ErrorId::kAbiMismatch, "memserver is of a release that gives no moments away")
         .Fix("start the memserver of this release; it goes on with the job");
-  TP_RETURN_IF_ERROR(AwaitStreamEnd());
+  TP_RETURN_IF_ERROR(WaitUntil([this] { return StreamEnd().has_value(); }, options_.save_timeout_ns,
+                               StillComing("states")));
 
   stream_.emplace();
   TP_RETURN_IF_ERROR(AfterSend(channel_.Send(shm::StreamStatesFrame{version}, kControlTimeoutNs)));
@@ -65,8 +82,8 @@ Result<UniqueFd> MemClient::StreamSteps(Version version) {
   if (session_.port->protocol() < shm::kAbiSteps)
     return Status(ErrorId::kAbiMismatch, "memserver is of a release that gives no steps away")
         .Fix("start the memserver of this release; it goes on with the job");
-  if (!StepsEnd())
-    return Status(ErrorId::kSaveFailed, "the steps that were asked for before still come");
+  // A log of steps tries again later; training does not wait for it.
+  if (!StepsEnd()) return StillComing("steps");
 
   steps_.emplace();
   TP_RETURN_IF_ERROR(AfterSend(channel_.Send(shm::StreamStepsFrame{{version}}, kControlTimeoutNs)));
@@ -76,34 +93,15 @@ Result<UniqueFd> MemClient::StreamSteps(Version version) {
 
 Result<UniqueFd> MemClient::AwaitMemory(std::optional<PendingStream>* stream) {
   PendingStream& pending = **stream;
-  const int64_t end = clock_->NowNs() + kControlTimeoutNs;
-  while (!pending.memory.valid() && !pending.ended) {
-    TP_RETURN_IF_ERROR(CheckSession());
-    if (pending.memory.valid() || pending.ended) break;
-    if (clock_->NowNs() > end)
-      return Status(ErrorId::kWaitTimeout, "memserver did not answer with memory to read from");
-    session_.port->WaitForCompletion(clock_, kNsPerMs, 0);
-    TakeCompletions();
-  }
+  TP_RETURN_IF_ERROR(WaitUntil(
+      [&pending] { return pending.memory.valid() || pending.ended.has_value(); }, kControlTimeoutNs,
+      Status(ErrorId::kWaitTimeout, "memserver did not answer with memory to read from")));
 
   // The session continues at the next server; a stream of the previous one does not.
   if (!pending.memory.valid() && pending.ended->id() == ErrorId::kServerGone)
     return Status(ErrorId::kSaveFailed, pending.ended->what());
   if (!pending.memory.valid()) return *pending.ended;
   return std::move(pending.memory);
-}
-
-// The server soon ends a stream whose reader has died or stalled, and tells it a moment after a
-// reader that has everything.
-Status MemClient::AwaitStreamEnd() {
-  const int64_t end = clock_->NowNs() + options_.save_timeout_ns;
-  while (!StreamEnd()) {
-    if (clock_->NowNs() > end)
-      return Status(ErrorId::kSaveFailed, "the states that were asked for before still come");
-    session_.port->WaitForCompletion(clock_, kNsPerMs, 0);
-    TakeCompletions();
-  }
-  return {};
 }
 
 std::optional<Status> MemClient::EndOf(std::optional<PendingStream>* stream) {
