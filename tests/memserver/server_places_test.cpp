@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "memserver/control/peer_identity.h"
 #include "memserver/former_servers.h"
+#include "memserver/residency/kept/kept_records.h"
 #include "tests/fakes/sleeper.h"
 
 namespace tidepool::memserver {
