@@ -82,11 +82,11 @@ CLOCK_ROOTS = (
 BANNED = (
     Banned("std::mutex", r"\bstd::(recursive_|shared_|timed_)*mutex\b|\bstd::condition_variable",
            "give the state one owner thread and send to its queue (base/event_queue.h)",
-           ("base/event_queue.h", "base/log.cpp", "base/log_queue.cpp", "memserver/update/worker_team.h", "memserver/control/bounds/peer_memory.h", "memserver/control/bounds/peer_memory.cpp", "memserver/jobs/snapshot_board.h", "memserver/admin/snapshot_source.h", "nvme/thread_queue.h",
+           ("base/event_queue.h", "base/log.cpp", "base/log_queue.cpp", "memserver/update/worker_team.h", "memserver/control/bounds/peer_memory.h", "memserver/control/bounds/peer_memory.cpp", "memserver/jobs/snapshot_board.h", "memserver/checkpoint/step_stream.h", "base/checkpoint/step_log_writer.h", "client/checkpoint/log_steps.cpp", "memserver/admin/snapshot_source.h", "nvme/thread_queue.h",
             "device/cuda/cuda_driver.cpp", "device/cuda/cuda_host_ranges.h", "device/cuda/cuda_kernels.h", "bench/**")),
     Banned("std::thread", r"\bstd::(jthread|thread)\b(?!::)", "docs/threads.md lists the threads; add the new one there and here",
            ("base/log_queue.cpp", "memserver/server_rooms.*", "memserver/*_thread.*", "memserver/update/worker_team.*", "memserver/update/tuning.cpp", "memserver/probe/measure_rates.cpp", "memserver/residency/pool/host_pool.cpp",
-            "memserver/control/memory_preparer.*", "memserver/admin/admin_server.cpp", "memserver/checkpoint/*", "device/host/thread_stream.*", "device/host/copy_team.*", "nvme/thread_queue.*",
+            "memserver/control/memory_preparer.*", "memserver/admin/admin_server.cpp", "memserver/checkpoint/*", "client/checkpoint/log_steps.cpp", "device/host/thread_stream.*", "device/host/copy_team.*", "nvme/thread_queue.*",
              "trainer/launch/*", "trainer/threads/cpu_watch.*", "trainer/threads/in_parts.cpp", "trainer/output/writer_lane.cpp", "trainer/threads/short_waits.*", "trainer/comm/nccl/communicator_set.cpp", "trainer/comm/exchange_thread.h", "trainer/comm/exchange_thread.cpp", "trainer/comm/operation_thread.h", "trainer/comm/operation_thread.cpp", "bench/**")),
     Banned("std::async", r"\bstd::async\b", "a named thread with a queue"),
     Banned("sleep", r"\b(std::this_thread::)?sleep_(for|until)\s*\(|\b(u|nano)?sleep\s*\(", "Clock::SleepNs of base/clock.h", ("base/clock.cpp",)),

@@ -48,7 +48,7 @@ class SpanLog {
   static constexpr uint64_t kSpans = 32768;
 
   // The clock outlives the log.
-  explicit SpanLog(const Clock* clock) : clock_(clock), slots_(new Slot[kSpans]) {}
+  explicit SpanLog(const Clock* clock) : clock_(clock), slots_(std::make_unique<Slot[]>(kSpans)) {}
 
   // The time now, by the clock of all spans.
   int64_t NowNs() const { return clock_->NowNs(); }
