@@ -86,6 +86,7 @@ constexpr std::pair<const char*, const char*> kValues[] = {
     {"--columns", "2"},
     {"--gpu-states", "1GiB"},
     {"--accumulate", "2"},
+    {"--durable-steps", "steps"},
     {"--data", "text"},
     {"--tokenizer", "dir"},
     {"--context", "64"},

@@ -332,8 +332,8 @@ void AddCheckpointFlags(CLI::App* app, CheckpointOptions* o) {
       ->capture_default_str();
 
   app->add_option("--durable-steps", o->durable_steps,
-                  "the folder of a log of every step behind the newest checkpoint, so that "
-                  "--resume latest loses no step to a power cut")
+                  "the folder of a log of every step behind the newest checkpoint; behind a power "
+                  "cut, --resume latest makes these again")
       ->group(group)
       ->type_name("DIR");
 }
