@@ -144,9 +144,9 @@ Status StepLogWriter::Sync() {
   // Steps of a segment before the current one were synced before it was made.
   const uint64_t version = appended();
   const std::shared_ptr<const File> file = current();
-  int error = TP_PLANTED("checkpoint.log_not_synced") ? 0 : Fault("sync", file->path);
-  if (error == 0 && !TP_PLANTED("checkpoint.log_not_synced"))
-    error = fdatasync(file->fd.get()) == 0 ? 0 : errno;
+  const bool syncs = !TP_PLANTED("checkpoint.log_not_synced");
+  int error = syncs ? Fault("sync", file->path) : 0;
+  if (error == 0 && syncs) error = fdatasync(file->fd.get()) == 0 ? 0 : errno;
   if (error != 0) return Failed(file->path, error);
   // The other thread may have synced later steps meanwhile.
   uint64_t before = synced();
