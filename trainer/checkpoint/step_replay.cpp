@@ -18,6 +18,7 @@ class StepReplay {
 
   Status All() {
     TP_RETURN_IF_ERROR(MakeHalves());
+    TP_RETURN_IF_ERROR(AwaitWeights());
     for (size_t index = 0; index < parts_.log->steps().size(); ++index)
       TP_RETURN_IF_ERROR(Step(index));
     return {};
@@ -59,6 +60,25 @@ class StepReplay {
                                                   : attachment.rcache + i * largest;
     }
     return {};
+  }
+
+  // What was put may not be in its planes yet, or another rank still puts. A fetch waits for the
+  // weights of the whole job; a gradient that comes before them is refused.
+  Status AwaitWeights() {
+    const client::JobSpec& spec = parts_.spec;
+    ChunkId chunk = 0;
+    while (chunk < spec.chunks.size() && !spec.IsMember(chunk, parts_.rank)) ++chunk;
+    if (chunk == spec.chunks.size()) return {};
+
+    const uint64_t begin = spec.ShardIndex(chunk, parts_.rank) * spec.ShardElements(chunk);
+    TP_ASSIGN_OR_RETURN(
+        const client::Ticket ticket,
+        parts_.service->StartFetch(
+            {.chunk = chunk, .element_begin = begin, .element_count = 1, .rcache_offset = 0},
+            parts_.log->steps().front().version - 1));
+    const client::TicketFlags flags = parts_.service->FlagsOf(ticket);
+    if (flags.ready != nullptr) flags.ready->store(flags.value, std::memory_order_release);
+    return parts_.service->Wait(ticket).status();
   }
 
   Status Step(size_t index) {
