@@ -30,9 +30,11 @@ const std::string& Folder() {
   static const std::string folder = [] {
     std::string path = fs::exists("/dev/shm") ? "/dev/shm/fz-steps-XXXXXX" : "/tmp/fz-steps-XXXXXX";
     TP_CHECK(mkdtemp(path.data()) != nullptr, "a folder can be made");
-    std::atexit([] { fs::remove_all(Folder()); });
     return path;
   }();
+  // Behind the string, so that it runs before the string is gone.
+  static const int removed = std::atexit([] { fs::remove_all(Folder()); });
+  TP_CHECK(removed == 0, "the folder is removed at the end");
   return folder;
 }
 

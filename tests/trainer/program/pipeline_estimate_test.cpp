@@ -112,9 +112,9 @@ TEST_F(PipelineEstimate, SaysThatNothingIsKnownOfTheMachineWithoutATopology) {
 }
 
 TEST_F(PipelineEstimate, ThatCannotBeMeantSaysWhy) {
-  ExpectUsage({"--topology", Machine()}, "--topology requires --pipeline");
-  ExpectUsage({"--lp", "x"}, "--lp requires --pipeline");
-  ExpectUsage({"--timeline", "x"}, "--timeline requires --pipeline");
+  ExpectUsage({"--topology", Machine()}, "--topology needs --pipeline");
+  ExpectUsage({"--lp", "x"}, "--lp needs --pipeline");
+  ExpectUsage({"--timeline", "x"}, "--timeline needs --pipeline");
   ExpectUsage({"--pipeline", "many"}, "\"many\" is no number of stages");
   ExpectUsage({"--pipeline", "0"}, "\"0\" is no number of stages");
   ExpectUsage({"--pipeline", "-3"}, "\"-3\" is no number of stages");

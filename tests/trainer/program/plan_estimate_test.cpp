@@ -81,7 +81,7 @@ TEST_F(PlanEstimate, AnRcacheBelowTheOrdersNamesOneThatWorks) {
 TEST_F(PlanEstimate, LeavesNoPictureWhereItCannotWrite) {
   EXPECT_THAT(Estimate({"--svg", Path("no/plan.svg")}, kExitFailed), HasSubstr("error[TP5005]"));
   EXPECT_THAT(Estimate({"--svg", "x", "--pipeline", "auto"}, kExitUsage),
-              HasSubstr("--pipeline excludes --svg"));
+              HasSubstr("--pipeline and --svg exclude each other"));
 }
 
 TEST_F(PlanEstimate, CountsTheLogitsOfOneTile) {

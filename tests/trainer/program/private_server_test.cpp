@@ -127,20 +127,24 @@ TEST_F(PrivateServer, TheTraceHasMemserversCopiesAndUpdatesOnTheSameClock) {
     if (server && lanes[lane].starts_with("fetches of rank 0")) copies[name].push_back(slice);
   }
 
-  constexpr double kRounding = 2;  // microseconds
+  // In microseconds. A rank notes a seal, a request or an answer when its thread runs, on a busy
+  // machine some time later; two clocks would be seconds apart.
+  constexpr double kSlack = 100'000;
   ASSERT_GE(sealed, 0);
   EXPECT_GT(updates.size(), 3u);
   EXPECT_GT(copies.size(), 3u);
   size_t begun = 0, within = 0;
   for (const auto& [chunk, slices] : updates) {
     ASSERT_FALSE(slices.empty());
-    for (const Slice& slice : slices) begun += slice.from >= sealed && slice.from <= seen ? 1 : 0;
+    for (const Slice& slice : slices) {
+      begun += slice.from >= sealed - kSlack && slice.from <= seen + kSlack ? 1 : 0;
+    }
   }
   EXPECT_GE(begun, updates.size()) << "each chunk was updated between the seal and its fetch";
   for (const auto& [chunk, slices] : copies) {
     for (const Slice& copy : slices) {
       within += std::any_of(fetches[chunk].begin(), fetches[chunk].end(), [&](const Slice& fetch) {
-        return fetch.from <= copy.from + kRounding && copy.to <= fetch.to + kRounding;
+        return fetch.from <= copy.from + kSlack && copy.to <= fetch.to + kSlack;
       });
     }
   }
