@@ -20,6 +20,7 @@
 namespace tidepool::testing {
 namespace step_log_run_test {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
@@ -205,7 +206,10 @@ TEST_F(StepLogRun, AServerThatIsKilledCostsNoBit) {
       server = serve(kills + 1 < kKills ? armed : std::vector<std::string>{});
     }
     ExpectDone(trainer.get());
-    EXPECT_THAT(trainer->Output(), HasSubstr("a checkpoint begins another")) << point;
+    // Which one depends on whether the server died before or behind its answer.
+    EXPECT_THAT(trainer->Output(), AnyOf(HasSubstr("a checkpoint begins another"),
+                                         HasSubstr("steps are not logged; checkpoints")))
+        << point;
     EXPECT_TRUE(Weights("killed") == Weights("whole")) << point;
     fs::remove_all(Out("killed"));
     server.reset();
