@@ -114,7 +114,8 @@ int main(int argc, char** argv) {
   }
   if (WIFEXITED(end)) return WEXITSTATUS(end);
   Leave(memory);
+  // The staged files of a checkpoint. A log has none.
   std::error_code error;  // then the next trainer of this user removes them
-  std::filesystem::remove_all(argv[3], error);
+  if (!IsLog(argc, argv)) std::filesystem::remove_all(argv[3], error);
   return kKilled + WTERMSIG(end);
 }
