@@ -313,7 +313,8 @@ TEST(LocalMeetingTest, ASecondProcessOfOneRankIsRefusedAndTheRunMeets) {
         const UniqueFd second = Connected(name);
         ASSERT_EQ(SendPacket(second.get(), Encode(HelloOf(twice))), PacketResult::kDone);
         pollfd polled{.fd = second.get(), .events = POLLIN, .revents = 0};
-        ASSERT_EQ(poll(&polled, 1, 60'000), 1);
+        // No answer: it was before rank 1, is taken for it, and leaves the place again.
+        if (poll(&polled, 1, 20) == 0) continue;
         std::array<std::byte, kMeetingPacketBytes> bytes;
         UniqueFd none;
         ASSERT_EQ(ReceivePacket(second.get(), bytes, &none), PacketResult::kDone);
