@@ -36,6 +36,12 @@ def target_of(line: str) -> str:
     return line.split()[0]
 
 
+def program_of(folder: str, line: str) -> str:
+    """The path of the check's program in a build folder; empty: it is not there."""
+    places = [os.path.join(folder, where, target_of(line)) for where in ("tests", "bin")]
+    return next(filter(os.path.exists, places), "")
+
+
 def children() -> list[int]:
     """Our child processes, including inherited ones."""
     own = []
@@ -68,14 +74,14 @@ def begin_worker() -> None:
 
 def passes(folder: str, line: str, bug: str, limit_seconds: float) -> bool:
     """True if the command exits with 0 within the limit."""
-    program, *arguments = line.split()
-    places = [os.path.join(folder, where, program) for where in ("tests", "bin")]
-    path = next((place for place in places if os.path.exists(place)), places[0])
+    path = program_of(folder, line)
+    if not path:
+        return False
     environment = {name: value for name, value in os.environ.items() if name != "TIDEPOOL_PLANT"}
     if bug:
         environment["TIDEPOOL_PLANT"] = bug
     try:
-        done = subprocess.run([path, *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        done = subprocess.run([path, *line.split()[1:]], env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                               timeout=limit_seconds, start_new_session=True, check=False)
         return done.returncode == 0
     except subprocess.TimeoutExpired:

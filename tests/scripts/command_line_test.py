@@ -32,7 +32,7 @@ class CommandLine(unittest.TestCase):
         for arguments in [("quickstart", "--steps", "many"), ("quickstart", "--ranks", "0"), ("quickstart", "--data", "/no/such/file"), ("quickstart", "--json"),
                           ("test", "--jobs", "x"), ("test", "--filter"), ("chaos", "--steps", "many"), ("chaos", "--kills"), ("fuzz", "--seconds", "x"),
                           ("fuzz", "--target", "fz_none"), ("planted",), ("planted", "--sample", "0"), ("planted", "--bug", "no.such.bug"),
-                          ("planted", "--all", "--jobs", "0"), ("torchrun_check", "--steps", "0"), ("torchrun_check", "--out"), ("wheel_check", "--wheel")]:
+                          ("planted", "--all", "--jobs", "0"), ("planted", "--all", "--built", "no/such/folder"), ("torchrun_check", "--steps", "0"), ("torchrun_check", "--out"), ("wheel_check", "--wheel")]:
             done = run(*arguments)
             self.assertEqual(done.returncode, 2, arguments)
             self.assertIn("error: ", done.stderr, arguments)
