@@ -145,12 +145,30 @@ class _Operators(TorchDispatchMode):
         # torch infers this one's shapes only for bf16.
         is_other = func is torch.ops.aten._grouped_mm.default and args[0].dtype is not torch.bfloat16
         try:
-            result = (_grouped_product if is_other else func)(*args, **(kwargs or {}))
+            if _adds_in_place(func, args, kwargs):
+                result = args[0].add_(args[1])
+            else:
+                result = (_grouped_product if is_other else func)(*args, **(kwargs or {}))
             self.native.operator_ended()
             return result
         except Exception:
             self.failed = self.failed or str(func)
             raise
+
+
+def _adds_in_place(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether backward would add the second gradient of a tensor to the first one, which nobody else holds: it never does so under a mode."""
+    if func is not torch.ops.aten.add.Tensor or kwargs or len(args) != 2:
+        return False
+    if torch._C._current_graph_task_id() == -1 or torch.is_grad_enabled():
+        return False
+    first, second = args
+    if not isinstance(second, torch.Tensor) or first.size() != second.size() or first.dtype != second.dtype:
+        return False
+    storage = first.untyped_storage()
+    is_dense = first.numel() * first.element_size() <= storage.nbytes()
+    held_here = 2  # by the tensor, and by the line above
+    return is_dense and torch._C._storage_Use_Count(storage._cdata) == held_here
 
 
 def _grouped_product(left: torch.Tensor, right: torch.Tensor, offs: Optional[torch.Tensor] = None, *_: Any, **__: Any) -> torch.Tensor:
