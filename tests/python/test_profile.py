@@ -265,6 +265,26 @@ class Jobs(unittest.TestCase, common.Checks):
         self.assertEqual(known["misses"], 0)
         self.assertLess(known["evictions"], unknown["evictions"])
 
+    def test_batches_of_other_sizes_keep_to_the_order_and_its_plan(self):
+        plain, ours = tiny_models.make("gpt2"), tiny_models.make("gpt2")
+        batches = [tiny_models.batches("gpt2", 1, size=size, length=length)[0] for size, length in ((3, 10), (5, 24), (1, 4), (2, 32))]
+        want = common.train_plain(plain, torch.optim.AdamW(plain.parameters(), lr=1e-3), batches, common.model_loss)
+        common.wrap(ours, example=batches[0])
+        optimizer = tidepool.optim.AdamW(ours.parameters(), lr=1e-3, max_grad_norm=1.0)
+        losses, prefetches = [], []
+        for batch in batches:
+            loss = common.model_loss(ours, batch)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            found = counters(ours)
+            prefetches.append(found["prefetches"])
+            self.assertEqual((found["misses"], found["deviations"]), (0, 0))
+        tidepool.close(ours)
+        self.assertEqual(len({after - before for before, after in zip(prefetches, prefetches[1:])}), 1)
+        for got, expected in zip(losses, want.losses):
+            self.assertAlmostEqual(got, expected, delta=1e-5 * expected)
+
     def test_steps_that_leave_the_foreseen_order_go_on(self):
         class Turns(nn.Module):
             def __init__(self):
