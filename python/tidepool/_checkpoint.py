@@ -74,15 +74,15 @@ def load(model: nn.Module, path: Union[str, "os.PathLike[str]"]) -> Loaded:
     model now. Rank 0 first verifies the checksums of all files.
 
     Args:
-        path: a checkpoint, a folder of them (the newest whole one), or a directory of torch.distributed.checkpoint that holds the
-            states of torch's AdamW.
+        path: a checkpoint, a folder of them (the newest whole one), a directory of torch.distributed.checkpoint that holds the
+            states of torch's AdamW, or a checkpoint of transformers' Trainer (or its output directory: the newest one there).
 
     Returns the path, the step and the extra value. Errors: FileError (names file and tensor), UsageError (another model or optimizer).
     """
     handle = _handle.of_model(model)
     if handle.state != "wrapped":
         raise UsageError("the job of this model has begun already", fix="load the checkpoint before you make the optimizer")
-    states = open_states(os.fspath(path), verify=int(os.environ.get("RANK", 0)) == 0)
+    states = open_states(os.fspath(path), verify=int(os.environ.get("RANK", 0)) == 0, model=model)
     handle.checkpoint = states
     _take_buffers(model, states.files)
     return Loaded(path=states.path, step=int(states.step["version"]), extra=_extra(states.files))

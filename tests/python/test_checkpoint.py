@@ -8,11 +8,13 @@ import tempfile
 import unittest
 
 import torch
+import transformers
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 import common
 import tidepool
+import tiny_models
 from tidepool._safetensors import Reader
 
 SAVED_AT, STEPS = 3, 6
@@ -57,6 +59,11 @@ def load_here(path, out):
     with open(os.path.join(out, f"told-{rank}.json"), "w", encoding="utf-8") as file:
         json.dump({"losses": losses, "again": again}, file)
     tidepool.close(model)
+
+
+def _llama():
+    torch.manual_seed(0)
+    return tiny_models.make("llama")
 
 
 class Checkpoints(unittest.TestCase, common.Checks):
@@ -146,6 +153,80 @@ class Checkpoints(unittest.TestCase, common.Checks):
         mine = tidepool.optim.AdamW(model.parameters(), max_grad_norm=1.0, **RULE)
         self.assertEqual(mine.sealed_steps, SAVED_AT)
         self.assert_same_run(common.train(model, mine, self.batches[SAVED_AT:], common.mlp_loss), want)
+
+    def trained_by_trainer(self, model, at, named=False):
+        """Trains as transformers' Trainer does, saves in its layout, and trains on: the losses of the further steps."""
+        decays = set(transformers.Trainer.get_decay_parameter_names(None, model))
+        groups = [
+            {"params": [(name, p) if named else p for name, p in model.named_parameters() if (name in decays) == decay], "weight_decay": 0.1 if decay else 0.0}
+            for decay in (True, False)
+        ]
+        optimizer = torch.optim.AdamW(groups, lr=RULE["lr"])
+        losses = []
+        for step, batch in enumerate(tiny_models.batches("llama", STEPS)):
+            loss = model(**batch).loss
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            losses.append(loss.item())
+            if step + 1 == SAVED_AT:
+                model.save_pretrained(at)
+                torch.save(optimizer.state_dict(), os.path.join(at, "optimizer.pt"))
+                with open(os.path.join(at, "trainer_state.json"), "w", encoding="utf-8") as file:
+                    json.dump({"global_step": SAVED_AT + 1}, file)  # one was skipped
+        return losses[SAVED_AT:]
+
+    def test_what_trainer_has_saved_is_gone_on_with(self):
+        for named in (False, True):
+            with self.subTest(named):
+                at = os.path.join(self.folder, f"out-{named}", "checkpoint-4")
+                want = self.trained_by_trainer(_llama(), at, named)
+                os.makedirs(os.path.join(os.path.dirname(at), "checkpoint-9"))  # was being written
+                model = common.wrap(_llama())
+                loaded = tidepool.load(model, os.path.dirname(at))
+                self.assertEqual((loaded.path, loaded.step), (at, SAVED_AT + 1))
+                decays = set(transformers.Trainer.get_decay_parameter_names(None, model))
+                groups = [
+                    {"params": [p for name, p in model.named_parameters() if (name in decays) == decay], "weight_decay": 0.1 if decay else 0.0}
+                    for decay in (True, False)
+                ]
+                optimizer = tidepool.optim.AdamW(groups, lr=RULE["lr"], max_grad_norm=1.0)
+                got = []
+                for batch in tiny_models.batches("llama", STEPS)[SAVED_AT:]:
+                    loss = model(**batch).loss
+                    loss.backward()
+                    optimizer.step()
+                    got.append(loss.item())
+                for mine, theirs in zip(got, want):
+                    self.assertAlmostEqual(mine, theirs, delta=1e-5)
+                tidepool.close(model)
+
+    def test_a_checkpoint_of_trainers_that_does_not_fit_is_named(self):
+        at = os.path.join(self.folder, "checkpoint-4")
+        self.trained_by_trainer(_llama(), at)
+        file = os.path.join(at, "optimizer.pt")
+        with self.assertRaises(tidepool.UsageError) as caught:
+            tidepool.load(common.wrap(common.mlp()), at)
+        self.assertEqual(caught.exception.where, file)
+        self.assertIn("no order of Trainer's parameters", caught.exception.why)
+
+        saved = torch.load(file, weights_only=True)
+        saved["state"][0]["step"] += 1
+        torch.save(saved, file)
+        with self.assertRaises(tidepool.UsageError) as caught:
+            tidepool.load(common.wrap(_llama()), at)
+        self.assertIn("from 3 to 4 steps", caught.exception.what)
+        torch.save({"state": {0: {"momentum_buffer": torch.zeros(2)}}, "param_groups": [{"params": [0]}]}, file)
+        with self.assertRaises(tidepool.UsageError) as caught:
+            tidepool.load(common.wrap(_llama()), at)
+        self.assertIn("no AdamW", caught.exception.what)
+
+        with open(file, "r+b") as opened:
+            opened.truncate(os.path.getsize(file) // 2)
+        with self.assertRaises(tidepool.FileError) as caught:
+            tidepool.load(common.wrap(_llama()), at)
+        self.assertEqual(caught.exception.where, file)
 
     def test_buffers_come_too(self):
         def made():
