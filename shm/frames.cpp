@@ -127,6 +127,15 @@ void PutPayload(const StreamStatesFrame& frame, ByteWriter* out) {
   out->Put(frame.version);
 }
 void PutPayload(const StatesStreamFrame&, ByteWriter*) {}
+void PutPayload(const AskStatesFrame& frame, ByteWriter* out) {
+  PutProtocols(frame.protocols, out);
+  out->PutString(frame.job);
+}
+void PutPayload(const StatesGivenFrame& frame, ByteWriter* out) {
+  out->Put(frame.version);
+  out->Put(frame.spec_bytes);
+  out->PutString(frame.note);
+}
 
 // --- payloads in: each reads everything and says whether the values are within their limits ---
 
@@ -272,6 +281,18 @@ bool GetPayload(ByteReader* in, StreamStatesFrame* frame) {
 bool GetPayload(ByteReader*, StatesStreamFrame*) {
   return true;
 }
+bool GetPayload(ByteReader* in, AskStatesFrame* frame) {
+  if (GetProtocols(in, &frame->protocols)) return true;
+  frame->job = in->GetString(kJobNameMax);
+  SkipUnknown(frame->protocols, in);
+  return !frame->job.empty();
+}
+bool GetPayload(ByteReader* in, StatesGivenFrame* frame) {
+  frame->version = in->Get<uint64_t>();
+  frame->spec_bytes = in->Get<uint64_t>();
+  frame->note = in->GetString(kRunNoteMax);
+  return frame->spec_bytes > 0 && frame->spec_bytes <= kSpecBytesMax;
+}
 
 // --- the table of types ---
 
@@ -305,6 +326,8 @@ constexpr std::array<TypeEntry, kFrameTypes> kTypes{{
     {"StreamSteps", 0, DecodeAs<15>},
     {"StepsStream", 1, DecodeAs<16>},
     {"StepsEnded", 0, DecodeAs<17>},
+    {"AskStates", 0, DecodeAs<18>},
+    {"StatesGiven", kGivenFds, DecodeAs<19>},
 }};
 
 template <typename Content, size_t number>
@@ -356,17 +379,6 @@ Result<Frame> DecodeFrame(std::span<const std::byte> bytes) {
   return frame;
 }
 
-FrameType TypeOf(std::span<const std::byte> head) {
-  ByteReader in(head);
-  const auto magic = in.Get<uint32_t>();
-  const auto type = in.Get<uint16_t>();
-  if (!in.ok() || magic != kFrameMagic) return FrameType::kOther;
-  for (const FrameType known : {FrameType::kHello, FrameType::kSave, FrameType::kResume}) {
-    if (type == static_cast<uint16_t>(known)) return known;
-  }
-  return FrameType::kOther;
-}
-
 uint32_t FdsOf(const Frame& frame) {
   const uint32_t usual = kTypes[frame.index()].fds;
   if (const auto* hello = std::get_if<HelloFrame>(&frame))
@@ -378,14 +390,6 @@ uint32_t FdsOf(const Frame& frame) {
 
 const char* NameOf(const Frame& frame) {
   return kTypes[frame.index()].name;
-}
-
-bool IsPlainFileName(const std::string& name) {
-  const auto plain = [](char c) {
-    return c != '/' && static_cast<unsigned char>(c) >= ' ' && c != 0x7f;
-  };
-  return !name.empty() && name.size() <= kFileNameMax && name != "." && name != ".." &&
-         std::all_of(name.begin(), name.end(), plain);
 }
 
 }  // namespace tidepool::shm

@@ -31,6 +31,11 @@
 //   pages where the rank brought its
 //   rCache)                             ->
 //                                       <-   Resumed (+ submission, completion, doorbell) | Refused
+//
+// a process that is no rank, and writes a job's states as its user:
+//   AskStates                           ->
+//                                       <-   StatesGiven (+ memory, specification), then SaveDone |
+//                                            Refused
 #pragma once
 
 #include <array>
@@ -197,11 +202,28 @@ struct StepsStreamFrame : StatesStreamFrame {};  // + the memory
 // How a stream of steps has ended.
 struct StepsEndedFrame : SaveDoneFrame {};
 
+// Asks for all states of a job that this user may read, at its sealed version. The first frame of a
+// connection that is no rank's. Since version 10.
+struct AskStatesFrame {
+  ProtocolRange protocols;  // that the client speaks
+  std::string job;          // number or name
+};
+// Order of the descriptors of StatesGiven.
+enum GivenFd : uint32_t { kGivenStates = 0, kGivenSpec = 1, kGivenFds = 2 };
+// Answers AskStates at once: the states come through the memory (state_stream.h). SaveDone follows
+// when all of it was copied, or will not be.
+struct StatesGivenFrame {
+  uint64_t version = 0;
+  uint64_t spec_bytes = 0;  // of the encoded specification, from the start of its memory
+  std::string note = {};    // label of the job's run
+};
+
 // The position of a type in this list, plus 1, is its number on the wire.
-using Frame = std::variant<HelloFrame, SpecPartFrame, WelcomeFrame, RefusedFrame, SchedulePartFrame,
-                           SaveFrame, SaveDoneFrame, GoodbyeFrame, EndedFrame, PeerLostFrame,
-                           ResumeFrame, ResumedFrame, QueuedFrame, StreamStatesFrame,
-                           StatesStreamFrame, StreamStepsFrame, StepsStreamFrame, StepsEndedFrame>;
+using Frame =
+    std::variant<HelloFrame, SpecPartFrame, WelcomeFrame, RefusedFrame, SchedulePartFrame,
+                 SaveFrame, SaveDoneFrame, GoodbyeFrame, EndedFrame, PeerLostFrame, ResumeFrame,
+                 ResumedFrame, QueuedFrame, StreamStatesFrame, StatesStreamFrame, StreamStepsFrame,
+                 StepsStreamFrame, StepsEndedFrame, AskStatesFrame, StatesGivenFrame>;
 
 // Frames that a trainer may send with descriptors, by their numbers on the wire.
 enum class FrameType : uint16_t { kOther = 0, kHello = 1, kSave = 6, kResume = 11 };

@@ -43,9 +43,12 @@ inline constexpr uint32_t kAbiZeros = 10;
 // The first version in which the gradients of sealed steps leave a job (StreamSteps in frames.h),
 // and come in again (kSummed).
 inline constexpr uint32_t kAbiSteps = 10;
+// The first version in which a process that is no rank may ask for a job's states (AskStates).
+inline constexpr uint32_t kAbiAsked = 10;
 static_assert(kAbiBrought <= kAbiVersion && kAbiNote <= kAbiVersion && kAbiAttempt <= kAbiVersion &&
               kAbiNumbers <= kAbiVersion && kAbiSums <= kAbiVersion && kAbiStates <= kAbiVersion &&
-              kAbiFacts <= kAbiVersion && kAbiZeros <= kAbiVersion && kAbiSteps <= kAbiVersion);
+              kAbiFacts <= kAbiVersion && kAbiZeros <= kAbiVersion && kAbiSteps <= kAbiVersion &&
+              kAbiAsked <= kAbiVersion);
 
 // The operation of a request.
 enum class Op : uint32_t {

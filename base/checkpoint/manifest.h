@@ -22,8 +22,10 @@
 namespace tidepool {
 
 inline constexpr const char* kManifestFile = "MANIFEST";
-inline constexpr const char* kMasterFile = "model.safetensors";       // fp32 masters, by parameter
-inline constexpr const char* kAdaptersFile = "adapter.safetensors";   // of adapters, instead
+inline constexpr const char* kMasterFile = "model.safetensors";      // fp32 masters, by parameter
+inline constexpr const char* kAdaptersFile = "adapter.safetensors";  // of adapters, instead
+// Metadata of kAdaptersFile: the hash of the base's file, 64 digits.
+inline constexpr const char* kBaseHashKey = "tidepool.base";
 inline constexpr const char* kMomentsFile = "optimizer.safetensors";  // PARAMETER.exp_avg, ...
 inline constexpr const char* kFirstMoment = ".exp_avg";
 inline constexpr const char* kSecondMoment = ".exp_avg_sq";

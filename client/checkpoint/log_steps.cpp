@@ -1,6 +1,8 @@
 #include "client/checkpoint/log_steps.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -14,6 +16,7 @@
 #include <utility>
 
 #include "base/checkpoint/step_log_writer.h"
+#include "base/planted.h"
 #include "base/point.h"
 #include "base/system/futex.h"
 #include "shm/segment.h"
@@ -36,12 +39,21 @@ uint64_t NewestOf(const std::string& checkpoints, uint64_t run) {
   return 0;
 }
 
+// Makes the names in a folder safe: a checkpoint gets its name before the folder is synced.
+bool SyncNames(const std::string& folder) {
+  const UniqueFd opened(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return opened.valid() && fsync(opened.get()) == 0;
+}
+
 // Syncs the log on a thread of its own. A thread that the drive holds is left alone.
 class Syncer {
  public:
-  Syncer(std::shared_ptr<StepLogWriter> writer, const LogTask& task)
+  Syncer(std::shared_ptr<StepLogWriter> writer, const LogTask& task,
+         std::shared_ptr<shm::Segment> memory)
       : shared_(std::make_shared<Shared>()), limit_ns_(task.sync_limit_ns), clock_(task.clock) {
     shared_->writer = std::move(writer);
+    shared_->memory = std::move(memory);
+    shared_->has_base = task.previous != 0;
     shared_->checkpoints = task.checkpoints;
     shared_->run = task.run;
     shared_->clock = task.clock;
@@ -78,7 +90,7 @@ class Syncer {
       std::unique_lock lock(mutex);
       while (!stops && failed.ok()) {
         const bool due = writer->appended() > writer->synced();
-        if (!due && !trims) {
+        if (!due && !trims && has_base) {
           wake.wait_for(lock, std::chrono::nanoseconds(kLookNs));
           continue;
         }
@@ -89,6 +101,7 @@ class Syncer {
         Status done = due ? writer->Sync() : Status();
         bool trimmed = false;
         if (done.ok() && trim) done = Trim(&trimmed);
+        if (done.ok()) TellSafe();
         lock.lock();
         begun_ns = 0;
         failed = std::move(done);
@@ -96,9 +109,29 @@ class Syncer {
         if (!due && !trimmed) wake.wait_for(lock, std::chrono::nanoseconds(kLookNs));
       }
     }
+    // Steps are safe when they are synced, and the checkpoint that they follow is whole. A log that
+    // follows another one has its checkpoint already.
+    void TellSafe() {
+      has_base = has_base || Newest() != 0;
+      shm::StreamHead* const head = shm::HeadOf(memory->data());
+      const uint64_t safe =
+          TP_PLANTED("checkpoint.unsynced_told") ? writer->appended() : writer->synced();
+      if (!has_base || head->safe.load(std::memory_order_relaxed) == safe) return;
+      head->safe.store(safe, std::memory_order_release);
+      head->safe_changes.fetch_add(1, std::memory_order_release);
+      WakeWord(&head->safe_changes);
+      TP_POINT("writer.safe_told");
+    }
+    // The version of the newest whole checkpoint of this run that a power cut leaves; 0: none.
+    uint64_t Newest() {
+      const uint64_t whole = NewestOf(checkpoints, run);
+      if (whole != named && !SyncNames(checkpoints)) return 0;
+      named = whole;
+      return whole;
+    }
     // A checkpoint of this run behind the newest segment's base makes the others needless.
     Status Trim(bool* trimmed) {
-      const uint64_t whole = NewestOf(checkpoints, run);
+      const uint64_t whole = Newest();
       if (whole == 0 || whole == trimmed_at) return {};
       trimmed_at = whole;
       *trimmed = whole >= writer->segment_base();
@@ -106,8 +139,11 @@ class Syncer {
     }
 
     std::shared_ptr<StepLogWriter> writer;
+    std::shared_ptr<shm::Segment> memory;
+    bool has_base = false;  // the thread's alone
     std::string checkpoints;
     uint64_t run = 0, trimmed_at = 0;
+    uint64_t named = 0;  // the checkpoint whose name was made safe last
     Clock* clock = nullptr;
     std::mutex mutex;  // of all below; not held while the drive works
     std::condition_variable wake;
@@ -199,7 +235,7 @@ class StepDrain {
   uint32_t taken_ = 0;
 };
 
-Status LogInto(const LogTask& task, std::byte* memory) {
+Status LogInto(const LogTask& task, const std::shared_ptr<shm::Segment>& memory) {
   TP_ASSIGN_OR_RETURN(std::unique_ptr<StepLogWriter> made,
                       StepLogWriter::Begin({.folder = task.folder,
                                             .run = task.run,
@@ -211,8 +247,8 @@ Status LogInto(const LogTask& task, std::byte* memory) {
   const std::shared_ptr<StepLogWriter> writer = std::move(made);
   Status drained;
   {
-    Syncer syncer(writer, task);
-    drained = StepDrain(task, memory, writer.get(), &syncer).All();
+    Syncer syncer(writer, task, memory);
+    drained = StepDrain(task, memory->data(), writer.get(), &syncer).All();
     const Status synced = syncer.Check();
     if (!synced.ok()) return drained.ok() ? synced : drained;
   }
@@ -225,11 +261,11 @@ Status LogInto(const LogTask& task, std::byte* memory) {
 
 Status LogSteps(LogTask task) {
   TP_ASSIGN_OR_RETURN(
-      const std::unique_ptr<shm::Segment> memory,
+      const std::shared_ptr<shm::Segment> memory,
       shm::Segment::Map(std::move(task.memory), shm::kStreamBytes, shm::PeerAccess::kReadWrite));
   shm::StreamHead* const head = shm::HeadOf(memory->data());
   head->here.store(1, std::memory_order_release);
-  Status logged = LogInto(task, memory->data());
+  Status logged = LogInto(task, memory);
   // Releases updates that wait for this reader.
   head->left.store(1, std::memory_order_release);
   WakeWord(&head->taken);

@@ -1,5 +1,5 @@
-// tidepool-checkpoint: writes one checkpoint, or logs the steps of a run, and exits. Only trainers
-// start it.
+// tidepool-checkpoint: writes one checkpoint, or logs the steps of a run, and exits. Trainers start
+// it, and `memctl snapshot`.
 //
 // Two processes: one writes, and the other waits for it to end, so that memserver learns at once if
 // the writer is killed and does not hold an update for it.
@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -20,13 +21,14 @@
 #include "base/point.h"
 #include "base/system/futex.h"
 #include "client/checkpoint/log_steps.h"
+#include "client/checkpoint/snapshot.h"
 #include "client/checkpoint/write_states.h"
 #include "shm/segment.h"
 #include "shm/state_stream.h"
 
 namespace {
 
-constexpr int kArguments = 6, kLogArguments = 10;
+constexpr int kArguments = 6, kLogArguments = 10, kSnapshotArguments = 7;
 constexpr int kKilled = 128;  // + the signal
 
 // Set by SIGUSR1: nothing more comes.
@@ -35,6 +37,10 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 
 bool IsLog(int argc, char** argv) {
   return argc == kLogArguments && std::strcmp(argv[1], "steps") == 0;
+}
+
+bool IsSnapshot(int argc, char** argv) {
+  return argc == kSnapshotArguments && std::strcmp(argv[1], "snapshot") == 0;
 }
 
 uint64_t Number(const char* text, int base = 10) {
@@ -66,6 +72,27 @@ tidepool::Status LogSteps(char** argv, int memory, pid_t trainer, tidepool::Cloc
                                      .clock = clock});
 }
 
+// Prints what `memctl snapshot` shows: version, whether the model is described, path.
+int WriteSnapshot(char** argv) {
+  tidepool::ArmPointsFromEnvironment();
+  tidepool::SteadyClock clock;
+  auto written = tidepool::client::WriteSnapshot({.socket_dir = argv[2],
+                                                  .job = argv[3],
+                                                  .folder = argv[4],
+                                                  .like = argv[6],
+                                                  .keep = Number(argv[5]),
+                                                  .clock = &clock});
+
+  if (!written.ok()) {
+    std::fputs((written.status().Format() + "\n").c_str(), stderr);
+    return written.status().exit_code();
+  }
+  const std::string text = std::to_string(written->version) + "\n" +
+                           (written->described ? "1\n" : "0\n") + written->path + "\n";
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
 int Write(int argc, char** argv, int memory, pid_t trainer) {
   tidepool::ArmPointsFromEnvironment();
   tidepool::SteadyClock clock;
@@ -90,13 +117,16 @@ void Leave(int memory) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (IsSnapshot(argc, argv)) return WriteSnapshot(argv);
+
   if (argc != kArguments && !IsLog(argc, argv)) {
     std::fputs(
         "usage: tidepool-checkpoint FOLDER NAME STAGED KEEP DESCRIPTOR\n"
+        "       tidepool-checkpoint snapshot SOCKET_DIR JOB FOLDER KEEP LIKE\n"
         "       tidepool-checkpoint steps FOLDER CHECKPOINTS RUN PREVIOUS BASE MODEL EVERY "
         "DESCRIPTOR\n"
         "writes what memserver gives; trainer run --checkpoint-every and --durable-steps start "
-        "it\n",
+        "it, and memctl snapshot\n",
         stderr);
     return 2;
   }

@@ -77,8 +77,8 @@ std::vector<CheckpointTensor> TensorsOf(const StatesPlan& plan) {
 // Moves the states from the stream to the files.
 class Drain {
  public:
-  Drain(Clock* clock, std::byte* memory, const StatesPlan& plan, CheckpointWriter* writer)
-      : clock_(clock), memory_(memory), head_(shm::HeadOf(memory)), plan_(plan), writer_(writer) {}
+  Drain(const WriteTask& task, std::byte* memory, const StatesPlan& plan, CheckpointWriter* writer)
+      : task_(task), memory_(memory), head_(shm::HeadOf(memory)), plan_(plan), writer_(writer) {}
 
   Status All() {
     for (;;) {
@@ -93,7 +93,7 @@ class Drain {
  private:
   // False at the end of the stream.
   Result<bool> Await() {
-    const int64_t end = clock_->NowNs() + 6 * shm::kStreamStuckNs;
+    const int64_t end = task_.clock->NowNs() + 6 * shm::kStreamStuckNs;
     for (;;) {
       const uint32_t given = head_->given.load(std::memory_order_acquire);
       const auto ended = static_cast<shm::StreamEnd>(head_->end.load(std::memory_order_acquire));
@@ -102,7 +102,8 @@ class Drain {
       if (ended == shm::StreamEnd::kWhole) return taken_ != head_->pieces;
 
       if (given != taken_) return true;
-      if (clock_->NowNs() > end)
+      if (task_.look) TP_RETURN_IF_ERROR(task_.look());
+      if (task_.clock->NowNs() > end)
         return Status(ErrorId::kSaveFailed, "no states come from memserver any more");
       WaitOnWord(&head_->given, given, kNsPerSecond);
     }
@@ -118,7 +119,7 @@ class Drain {
                           {shm::SlotOf(memory_, taken_), piece.bytes});
   }
 
-  Clock* const clock_;
+  const WriteTask& task_;
   std::byte* const memory_;
   shm::StreamHead* const head_;
   const StatesPlan& plan_;
@@ -129,6 +130,10 @@ class Drain {
 // Copies the trainer's staged files, except the plan, into the checkpoint.
 Status TakeStaged(const WriteTask& task, const std::string& partial) {
   namespace fs = std::filesystem;
+  for (const auto& [name, text] : task.files)
+    TP_RETURN_IF_ERROR(WriteWholeFile(partial + "/" + name, text));
+  if (task.plan) return {};
+
   std::error_code error;
   for (fs::directory_iterator entry(task.staged, error); !error && entry != fs::end(entry);
        entry.increment(error)) {
@@ -144,9 +149,14 @@ Status TakeStaged(const WriteTask& task, const std::string& partial) {
                : Status();
 }
 
-Status WriteInto(const WriteTask& task, PartialCheckpoint* partial, std::byte* memory) {
+Result<StatesPlan> PlanFor(const WriteTask& task) {
+  if (task.plan) return *task.plan;
   TP_ASSIGN_OR_RETURN(const std::string text, ReadWhole(task.staged + "/" + kPlanFile));
-  TP_ASSIGN_OR_RETURN(const StatesPlan plan, ReadPlan(text));
+  return ReadPlan(text);
+}
+
+Status WriteInto(const WriteTask& task, PartialCheckpoint* partial, std::byte* memory) {
+  TP_ASSIGN_OR_RETURN(const StatesPlan plan, PlanFor(task));
   std::error_code error;
   std::filesystem::create_directories(task.folder, error);
   if (error)
@@ -159,7 +169,7 @@ Status WriteInto(const WriteTask& task, PartialCheckpoint* partial, std::byte* m
   TP_ASSIGN_OR_RETURN(
       CheckpointWriter writer,
       CheckpointWriter::Begin(partial->path(), TensorsOf(plan), task.fault, plan.metadata));
-  TP_RETURN_IF_ERROR(Drain(task.clock, memory, plan, &writer).All());
+  TP_RETURN_IF_ERROR(Drain(task, memory, plan, &writer).All());
 
   const shm::StreamHead& head = *shm::HeadOf(memory);
   return writer.Commit({.version = head.version,
@@ -176,6 +186,22 @@ bool StatesPlan::Has(uint32_t parameter, uint32_t plane) const {
   if (plane == shm::kPutMaster) return true;
   if (plane > shm::kPutMax || (moments & (shm::IsOfMomentum(plane) ? 1 : 2)) == 0) return false;
   return !shm::IsScales(plane) || parameters[parameter].moment_dtype == kCodes;
+}
+
+const char* MomentTypeOf(StateForm form) {
+  return form == StateForm::kSplit8 ? kCodes : form == StateForm::kSplitBf16 ? "BF16" : "F32";
+}
+
+StatesPlan PlanOf(const shm::JobSpec& spec, const std::optional<std::string>& base) {
+  StatesPlan plan;
+  if (base) plan.weights = kAdaptersFile;
+  if (base && !base->empty()) plan.metadata = {{kBaseHashKey, *base}};
+  plan.moments =
+      (NeedsMomentum(spec.optimizer) ? 1U : 0) | (NeedsVariance(spec.optimizer) ? 2U : 0);
+  for (const shm::ParameterSpec& parameter : spec.parameters)
+    plan.parameters.push_back(
+        {parameter.name, MomentTypeOf(spec.StatesOf(parameter.chunk)), parameter.dims});
+  return plan;
 }
 
 std::string TextOf(const StatesPlan& plan) {
@@ -246,7 +272,7 @@ Status WriteStates(WriteTask task) {
 
   if (!written.ok()) {
     std::error_code error;
-    std::filesystem::remove_all(task.staged, error);
+    if (!task.staged.empty()) std::filesystem::remove_all(task.staged, error);
     partial.Remove();
     return written;
   }

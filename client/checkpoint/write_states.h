@@ -13,13 +13,17 @@
 //                              scales; the second is U8); DIMS as 2,3, or - for a scalar
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/checkpoint/checkpoint_files.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "shm/spec/job_spec.h"
 
 namespace tidepool::client {
 
@@ -44,6 +48,11 @@ struct StatesPlan {
 std::string TextOf(const StatesPlan& plan);
 // Errors: kDataBad.
 Result<StatesPlan> ReadPlan(const std::string& text);
+// The safetensors type of first moments in this form.
+const char* MomentTypeOf(StateForm form);
+// What a checkpoint of this job holds. `base`: of adapters, the hash of their base's file, empty if
+// it is not known; nothing for a whole model.
+StatesPlan PlanOf(const shm::JobSpec& spec, const std::optional<std::string>& base);
 
 // Source and destination.
 struct WriteTask {
@@ -54,6 +63,11 @@ struct WriteTask {
   uint64_t keep = 0;       // checkpoints in the folder, including this one; 0: all
   Clock* clock = nullptr;  // outlives the call
   FileFault fault = nullptr;
+  // Replaces `staged`: the plan, and the further files with their names.
+  std::optional<StatesPlan> plan = {};
+  std::vector<std::pair<std::string, std::string>> files = {};
+  // Called while nothing comes; an error ends the wait. Null: no such call.
+  std::function<Status()> look = nullptr;
 };
 // Blocks until the checkpoint is complete. Removes a directory that does not become one. Errors:
 // kSaveFailed, kDataBad (the plan, or pieces that do not match it), those of shm::Segment::Map.

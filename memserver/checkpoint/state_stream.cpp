@@ -27,6 +27,7 @@ class Stream {
                .clock = &clock,
                .stop = &stop,
                .asker_gone = task.asker_gone.get(),
+               .asker_reads = task.asker_reads,
                .stuck_ns = stuck_ns}) {}
 
   Status All() {

@@ -47,6 +47,8 @@ struct StreamTask {
   // Set by the loop when the rank that asked is gone. If the reader has not attached by then, the
   // stream soon fails.
   std::shared_ptr<std::atomic<bool>> asker_gone = std::make_shared<std::atomic<bool>>(false);
+  bool asker_reads =
+      false;  // a process that is no rank asked, and reads: without it the stream ends
 };
 
 // Streams the states, and reports the end to the reader. Errors: kSaveFailed (the reader is gone,

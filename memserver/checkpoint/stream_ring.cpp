@@ -25,7 +25,7 @@ Status StreamRing::LookAtReader() {
 Status StreamRing::Check() {
   TP_RETURN_IF_ERROR(LookAtReader());
   if (parts_.stop->load(std::memory_order_relaxed)) return Failed("memserver ends");
-  if (NobodyComes()) return Failed("the rank that asked has ended, and nobody reads");
+  if (NobodyComes()) return Failed("who asked for it has ended, and nobody reads");
   return {};
 }
 
@@ -46,9 +46,9 @@ Status StreamRing::AwaitSlot() {
 
 // The reader may still be starting when the rank that started it ends.
 bool StreamRing::NobodyComes() {
-  if (!parts_.asker_gone->load(std::memory_order_relaxed) ||
-      head_->here.load(std::memory_order_acquire) != 0)
-    return false;
+  if (!parts_.asker_gone->load(std::memory_order_relaxed)) return false;
+  if (parts_.asker_reads) return true;
+  if (head_->here.load(std::memory_order_acquire) != 0) return false;
   if (gone_ns_ == 0) gone_ns_ = parts_.clock->NowNs();
   return parts_.clock->NowNs() - gone_ns_ > kComeNs;
 }

@@ -22,6 +22,7 @@ class StreamRing {
     const Clock* clock = nullptr;
     const std::atomic<bool>* stop = nullptr;        // the daemon ends
     const std::atomic<bool>* asker_gone = nullptr;  // the rank that asked has left
+    bool asker_reads = false;                       // who asked is the reader, and no rank
     int64_t stuck_ns = shm::kStreamStuckNs;
     const char* what = "a checkpoint";  // for messages
   };

@@ -1,6 +1,7 @@
 #include "memserver/control/control_reactor.h"
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
@@ -14,6 +15,8 @@
 #include "base/point.h"
 #include "shm/fd_socket.h"
 #include "shm/frames.h"
+#include "shm/segment.h"
+#include "shm/spec/encode.h"
 
 namespace tidepool::memserver {
 
@@ -355,6 +358,18 @@ void ControlReactor::On(SaveDone reply) {
 void ControlReactor::On(StepsDone reply) {
   if (Connection* connection = Find(reply.connection)) connection->protocol.StepsEnded();
   Send(reply.connection, shm::StepsEndedFrame{{reply.result}});
+}
+
+// The specification goes in memory of its own, since it may be longer than a packet.
+void ControlReactor::On(StatesGiven reply) {
+  if (Find(reply.connection) == nullptr) return;
+  const std::vector<std::byte> bytes = shm::Encode(*reply.spec);
+  auto made = shm::Segment::Create("tp-spec", bytes.size(), shm::PeerAccess::kReadOnly);
+  if (!made.ok()) return EndBadly(reply.connection, made.status(), true);
+  std::copy(bytes.begin(), bytes.end(), (*made)->data());
+
+  const std::array<int, shm::kGivenFds> fds{reply.memory->fd(), (*made)->fd()};
+  Send(reply.connection, shm::StatesGivenFrame{reply.version, bytes.size(), reply.note}, fds);
 }
 
 // --- the thread ---

@@ -74,6 +74,7 @@ struct ControlReactor {
   void On(PeerGone reply) { Send(reply.connection, shm::PeerLostFrame{reply.rank}); }
   void On(SaveDone reply);
   void On(StepsDone reply);
+  void On(StatesGiven reply);
   void On(CommandDone reply) { reply.ticket->Answer(std::move(reply.result)); }
   void On(SnapshotReady reply) { neighbours.snapshots->Push(std::move(reply.snapshot)); }
   void On(Discard) {}

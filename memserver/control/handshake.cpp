@@ -26,9 +26,9 @@ namespace {
 constexpr uint32_t kScheduleUsesMax = 4u << 20;
 
 const char* NameOf(ConnectionState state) {
-  constexpr std::array<const char*, 7> kNames{"greeting",         "job description", "admission",
+  constexpr std::array<const char*, 8> kNames{"greeting",         "job description", "admission",
                                               "preparing memory", "attaching",       "open session",
-                                              "after goodbye"};
+                                              "after goodbye",    "giving states"};
   return kNames[static_cast<size_t>(state)];
 }
 
@@ -196,6 +196,21 @@ Result<FrameAction> ConnectionProtocol::On(shm::StreamStepsFrame frame, std::vec
   std::shared_ptr<shm::Segment> shared = std::move(memory).value();
   return FrameAction{StreamSteps{connection_, frame.version, shared}, shm::StepsStreamFrame{},
                      shared};
+}
+
+Result<FrameAction> ConnectionProtocol::On(shm::AskStatesFrame frame, std::vector<UniqueFd>) {
+  if (state_ != ConnectionState::kHello) return Unexpected(frame);
+  TP_ASSIGN_OR_RETURN(agreed_, AgreeWith(frame.protocols));
+  if (agreed_ < shm::kAbiAsked)
+    return Status(ErrorId::kHandshakeBad, "states are asked for in protocol version " +
+                                              std::to_string(agreed_) +
+                                              ", which has no such thing");
+
+  auto memory = shm::Segment::Create("tp-states", shm::kStreamBytes, shm::PeerAccess::kReadWrite);
+  state_ = ConnectionState::kGiving;
+  if (!memory.ok()) return FrameAction{{}, shm::RefusedFrame{memory.status()}, {}};
+  return FrameAction{
+      AskStates{connection_, uid_, std::move(frame.job), std::move(memory).value()}, {}, {}};
 }
 
 Result<FrameAction> ConnectionProtocol::On(shm::GoodbyeFrame frame, std::vector<UniqueFd>) {

@@ -8,9 +8,10 @@
 //   kHello -Hello-> kSpec -SpecPart..-> kReserving -ReserveGranted-> kPreparing
 //          -memory made-> kAttaching -Attached-> kOpen -Goodbye-> kLeaving
 //   kHello -Resume-> kReserving, for a rank that comes back to another memserver
+//   kHello -AskStates-> kGiving, for a process that is no rank
 //
-// While the server works (kReserving to kAttaching) and after Goodbye the trainer must not send: a
-// frame ends the connection.
+// While the server works (kReserving to kAttaching), while it gives states away, and after Goodbye
+// the client must not send: a frame ends the connection.
 #pragma once
 
 #include <memory>
@@ -28,7 +29,16 @@
 namespace tidepool::memserver {
 
 // How far a client has come.
-enum class ConnectionState { kHello, kSpec, kReserving, kPreparing, kAttaching, kOpen, kLeaving };
+enum class ConnectionState {
+  kHello,
+  kSpec,
+  kReserving,
+  kPreparing,
+  kAttaching,
+  kOpen,
+  kLeaving,
+  kGiving
+};
 
 // Memory that a rank already has: it comes back with it, or brings it.
 struct ReturnedMemory {
@@ -104,6 +114,7 @@ class ConnectionProtocol {
   Result<FrameAction> On(shm::SaveFrame frame, std::vector<UniqueFd> fds);
   Result<FrameAction> On(shm::StreamStatesFrame frame, std::vector<UniqueFd> fds);
   Result<FrameAction> On(shm::StreamStepsFrame frame, std::vector<UniqueFd> fds);
+  Result<FrameAction> On(shm::AskStatesFrame frame, std::vector<UniqueFd> fds);
   Result<FrameAction> On(shm::GoodbyeFrame frame, std::vector<UniqueFd> fds);
   template <typename Other>
   Result<FrameAction> On(Other frame, std::vector<UniqueFd> fds);

@@ -103,6 +103,14 @@ struct StreamSteps {
   Version version = 0;
   std::shared_ptr<shm::Segment> memory;  // receives them
 };
+// A process that is no rank asks for all states of a job. The answer is a StatesGiven or Refused;
+// SaveDone follows a StatesGiven.
+struct AskStates {
+  ConnectionId connection = 0;
+  uint32_t uid = 0;
+  std::string job;                       // number or name
+  std::shared_ptr<shm::Segment> memory;  // receives them
+};
 struct SnapshotWanted {};
 // A rank's share of GPU memory, left by the former server, is mapped or lost.
 struct StatesImported {
@@ -212,8 +220,8 @@ struct StopServing {
 
 using ControlEvent =
     std::variant<ReserveJob, ResumeSession, AwaitedRankLost, AttachSession, Goodbye, ConnectionLost,
-                 DeclareSchedule, SaveWeights, StreamSteps, SnapshotWanted, StatesImported,
-                 StatesKept, FormerServersEnded, AdminCommand, StopServing>;
+                 DeclareSchedule, SaveWeights, StreamSteps, AskStates, SnapshotWanted,
+                 StatesImported, StatesKept, FormerServersEnded, AdminCommand, StopServing>;
 
 struct ReserveGranted {
   ConnectionId connection = 0;
@@ -289,6 +297,14 @@ struct StepsDone {
   ConnectionId connection = 0;
   Status result;
 };
+// The states of this version follow through the memory of AskStates.
+struct StatesGiven {
+  ConnectionId connection = 0;
+  Version version = 0;
+  std::shared_ptr<const shm::JobSpec> spec;
+  std::string note;  // of the job
+  std::shared_ptr<shm::Segment> memory;
+};
 struct CommandDone {
   std::shared_ptr<CommandTicket> ticket;
   Status result;
@@ -307,8 +323,8 @@ struct Discard {
 };
 struct Stopped {};
 
-using ControlReply =
-    std::variant<ReserveGranted, AwaitRank, Refused, Queued, Attached, SessionOver, PeerGone,
-                 SaveDone, StepsDone, CommandDone, SnapshotReady, Discard, ImportStates, Stopped>;
+using ControlReply = std::variant<ReserveGranted, AwaitRank, Refused, Queued, Attached, SessionOver,
+                                  PeerGone, SaveDone, StepsDone, StatesGiven, CommandDone,
+                                  SnapshotReady, Discard, ImportStates, Stopped>;
 
 }  // namespace tidepool::memserver

@@ -58,6 +58,7 @@ struct WaitingSave {
   uint64_t number = 0;                         // in the order of requests
   std::optional<int64_t> waits_since_ns = {};  // when it began to wait for a lane (save_lanes.h)
   std::shared_ptr<shm::Segment> stream = {};   // instead of a file
+  bool of_no_rank = false;  // a process that is no rank asked (AskStates); it is the reader
 };
 
 // A stream of the job's steps.

@@ -73,6 +73,7 @@ class JobDesk {
   void On(DeclareSchedule event);
   void On(SaveWeights event) { saves_.Request(std::move(event)); }
   void On(StreamSteps event) { steps_.Request(std::move(event)); }
+  void On(AskStates event) { saves_.Ask(std::move(event)); }
   void On(const SnapshotWanted&) { snapshots_.Ask(); }
   void On(StatesImported event) { gpu_shares_.NoteImported(std::move(event)); }
   void On(const StatesKept& event) { gpu_shares_.NoteKept(event); }

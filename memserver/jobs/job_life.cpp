@@ -164,6 +164,10 @@ void JobLife::BeginRemoval(Job* job) {
   job->spills.Abandon();
   job->gpus.Abandon();
   job->fill.Abandon();
+  for (const WaitingSave& save : job->waiting_saves) {
+    if (save.of_no_rank)
+      context_.Send(SaveDone{save.connection, Status(ErrorId::kSaveFailed, "the job has ended")});
+  }
   job->waiting_saves.clear();
   // What was sealed is still copied, and the job's memory stays until then.
   for (const RunningSteps& steps : job->running_steps) steps.feed->Close();

@@ -5,9 +5,11 @@
 // The serve loop's thread owns it; no other thread sees it.
 #pragma once
 
+#include <charconv>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/clock.h"
@@ -138,6 +140,14 @@ struct Tables {
       if (job->id == id) return job.get();
     }
     return nullptr;
+  }
+  // Finds a job that is not being removed, by number, else by name; null: none.
+  Job* FindNamed(const std::string& who) const {
+    JobId id = 0;
+    const auto [end, error] = std::from_chars(who.data(), who.data() + who.size(), id);
+    const bool is_number = error == std::errc() && end == who.data() + who.size();
+    Job* const job = is_number ? FindJob(id) : nullptr;
+    return job != nullptr && job->phase != JobPhase::kRemoving ? job : FindJob(who);
   }
   // Includes the jobs that were set aside.
   std::vector<Job*> AllJobs() const {

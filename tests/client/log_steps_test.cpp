@@ -16,6 +16,7 @@
 #include "base/system/futex.h"
 #include "base/system/whole_file.h"
 #include "client/checkpoint/log_steps.h"
+#include "client/checkpoint/safe_steps.h"
 #include "shm/segment.h"
 #include "shm/state_stream.h"
 
@@ -49,6 +50,7 @@ class Given {
     WakeWord(&head_->given);
   }
   bool left() const { return head_->left.load() != 0; }
+  bool taken_all() const { return head_->taken.load() == given_; }
   void Give(const shm::StreamPiece& piece) {
     *shm::PieceOf(memory_->data(), given_) = piece;
     head_->given.store(++given_);
@@ -92,6 +94,18 @@ class LogStepsTest : public ::testing::Test {
                                          .gradient_bytes = {kBytes}});
     EXPECT_TRUE(log.ok()) << log.status().Format();
     return log.ok() ? log->steps().size() : 0;
+  }
+
+  // A whole checkpoint of a run.
+  void Save(uint64_t version, uint64_t run) const {
+    const std::string partial = folder_ + "/checkpoints/" + CheckpointName(version) + ".partial";
+    fs::create_directories(partial);
+    ASSERT_TRUE(WriteWholeFile(partial + "/" + kStepLogFile, StepLogText(run)).ok());
+    auto writer = CheckpointWriter::Begin(partial, {{kMasterFile, "w", "F32", {}}});
+    ASSERT_TRUE(writer.ok());
+    const std::vector<std::byte> bytes(4);
+    ASSERT_TRUE(writer->Write(kMasterFile, "w", bytes).ok());
+    ASSERT_TRUE(writer->Commit({.version = version}).ok());
   }
 
   SteadyClock clock_;
@@ -189,28 +203,66 @@ TEST_F(LogStepsTest, PiecesThatNoServerGivesAreRefused) {
   }
 }
 
+// What is told to be safe has been synced, and the checkpoint that it follows is whole.
+TEST_F(LogStepsTest, AStepIsToldToBeSafeWhenAPowerCutLeavesIt) {
+  Given given;
+  auto safe = SafeSteps::Of(given.fd().get());
+  ASSERT_TRUE(safe.ok());
+  std::atomic<int> permits{1}, syncs{0};  // the first one is of the segment itself
+  Status logged;
+  std::thread process([&] {
+    LogTask task = Task(given, [&](const char* operation, const std::string&) {
+      if (std::strcmp(operation, "sync") != 0) return 0;
+      const int number = ++syncs;
+      while (permits.load() < number) usleep(100);
+      return 0;
+    });
+    task.every = 0;
+    logged = LogSteps(std::move(task));
+  });
+  const auto await = [&](const auto& reached) {
+    while (!reached()) usleep(100);
+  };
+  given.Step(2);
+  await([&] { return syncs.load() == 2; });
+  given.Step(3);
+  await([&] { return given.taken_all(); });
+  permits = 2;
+  await([&] { return syncs.load() == 3; });
+  EXPECT_EQ(safe->version(), 0U) << "its checkpoint is not whole";
+
+  Save(1, 5);
+  permits = 3;
+  await([&] { return safe->version() != 0; });
+  EXPECT_EQ(safe->version(), 3U);
+  given.Step(4);
+  await([&] { return syncs.load() == 4; });
+  given.Step(5);
+  await([&] { return given.taken_all(); });
+  EXPECT_EQ(safe->version(), 3U);
+  permits = 4;
+  await([&] { return syncs.load() == 5; });
+  EXPECT_EQ(safe->version(), 4U) << "step 5 came while the drive worked";
+
+  permits = 100;
+  for (Version seen = 4; safe->version() < 5;) safe->AwaitChange(seen, kNsPerSecond);
+  given.End(shm::StreamEnd::kWhole);
+  process.join();
+  EXPECT_TRUE(logged.ok()) << logged.Format();
+}
+
 // Only a whole checkpoint of this run makes steps needless.
 TEST_F(LogStepsTest, ACheckpointOfTheRunTrimsTheLog) {
   Given given;
   Status logged;
   std::thread process([&] { logged = LogSteps(Task(given)); });
   for (uint64_t version = 2; version <= 4; ++version) given.Step(version);
-  const auto save = [&](uint64_t version, uint64_t run) {
-    const std::string partial = folder_ + "/checkpoints/" + CheckpointName(version) + ".partial";
-    fs::create_directories(partial);
-    ASSERT_TRUE(WriteWholeFile(partial + "/" + kStepLogFile, StepLogText(run)).ok());
-    auto writer = CheckpointWriter::Begin(partial, {{kMasterFile, "w", "F32", {}}});
-    ASSERT_TRUE(writer.ok());
-    const std::vector<std::byte> bytes(4);
-    ASSERT_TRUE(writer->Write(kMasterFile, "w", bytes).ok());
-    ASSERT_TRUE(writer->Commit({.version = version}).ok());
-  };
   const std::string first = folder_ + "/log/" + SegmentName(1, 5);
-  save(4, 6);
+  Save(4, 6);
   given.Step(5);
   usleep(300'000);
   EXPECT_TRUE(fs::exists(first)) << "the checkpoint of another run";
-  save(3, 5);
+  Save(3, 5);
   for (int i = 0; i < 100 && fs::exists(first); ++i) usleep(20'000);
   EXPECT_FALSE(fs::exists(first));
   given.End(shm::StreamEnd::kWhole);

@@ -130,6 +130,11 @@ class Connection {
     TP_CHECK((fcntl(event.directory.get(), F_GETFL) & O_PATH) != 0,
              "a descriptor that gives no right");
   }
+  void Check(const AskStates& event) {
+    TP_CHECK(!event.job.empty() && event.memory != nullptr, "a job's name, and memory");
+    TP_CHECK(!asked_ && protocol_.state() == ConnectionState::kGiving, "a connection asks once");
+    asked_ = true;
+  }
   void Check(const Goodbye&) {
     TP_CHECK(open_ && protocol_.state() == ConnectionState::kLeaving, "a session ends once");
     open_ = false;

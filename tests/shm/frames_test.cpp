@@ -42,6 +42,8 @@ std::vector<Frame> OneOfEach() {
       HelloFrame{kOwnProtocols, 1, 2, 4711, 1000, 99, 0xabc, 0, {MemoryForm::kIpc, {5}}});
   frames.emplace_back(ResumedFrame{3, 77});
   frames.emplace_back(QueuedFrame{2, Status(ErrorId::kPoolFull, "no room")});
+  frames.emplace_back(AskStatesFrame{kOwnProtocols, "gpt"});
+  frames.emplace_back(StatesGivenFrame{12, 1000, "batch 8"});
   return frames;
 }
 
@@ -355,11 +357,12 @@ TEST(Frames, RandomDamageIsRefusedOrDecodesToAFrameThatCanBeEncoded) {
 TEST(Frames, DescriptorsComeOnlyWithTheFramesThatNeedThem) {
   uint32_t sum = 0;
   for (const Frame& frame : OneOfEach()) sum += FdsOf(frame);
-  EXPECT_EQ(sum, 10U);
+  EXPECT_EQ(sum, 12U);
   EXPECT_EQ(FdsOf(Frame(WelcomeFrame{})), 4U);
   EXPECT_EQ(FdsOf(Frame(SaveFrame{})), 1U);
   EXPECT_EQ(FdsOf(Frame(ResumeFrame{})), 1U);
   EXPECT_EQ(FdsOf(Frame(ResumedFrame{})), 3U);
+  EXPECT_EQ(FdsOf(Frame(StatesGivenFrame{})), 2U);
 }
 
 }  // namespace frames_test

@@ -62,6 +62,7 @@ constexpr const char* kSwitches[] = {"--checkpoint-activations",
                                      "--verbose",
                                      "--dry-run",
                                      "--json",
+                                     "--sync-steps",
                                      "--print-config"};
 // A value of each other one.
 constexpr std::pair<const char*, const char*> kValues[] = {

@@ -145,6 +145,17 @@ TEST(MetricsLine, IsOneJsonObjectWithEveryFigure) {
   EXPECT_FALSE(object.at("skipped").as_bool());
 }
 
+TEST(MetricsLine, ARunThatLogsItsStepsSaysWhichAPowerCutLeaves) {
+  StepReport report = Report(1);
+  EXPECT_THAT(MetricsLine(report), Not(HasSubstr("durable")));
+  report.durable = true;
+  EXPECT_THAT(MetricsLine(report), HasSubstr("\"durable\":true"));
+  EXPECT_THAT(ProgressLine(report), Not(HasSubstr("on the drive")));
+  report.durable = false;
+  EXPECT_THAT(MetricsLine(report), HasSubstr("\"durable\":false"));
+  EXPECT_THAT(ProgressLine(report), HasSubstr("(not on the drive yet)"));
+}
+
 TEST(MetricsLine, ALossThatIsNoNumberIsNullAndAMissingOneIsAbsent) {
   StepReport report = Report(1);
   report.loss = std::numeric_limits<double>::quiet_NaN();

@@ -9,6 +9,7 @@
 #include "base/checkpoint/read_whole.h"
 #include "base/formats/optimizer.h"
 #include "base/units.h"
+#include "client/checkpoint/write_states.h"
 #include "trainer/launch/child_process.h"
 
 namespace tidepool::trainer {
@@ -19,7 +20,7 @@ constexpr uint32_t kMomentum = 1, kVariance = 2, kMomentumScales = 3, kVarianceS
 
 const char* TypeOfPlane(StateForm form, uint32_t plane) {
   if (plane == kMomentumScales || plane == kVarianceScales) return "F32";
-  return form == StateForm::kSplit8 && plane == kVariance ? "U8" : MomentTypeOf(form);
+  return form == StateForm::kSplit8 && plane == kVariance ? "U8" : client::MomentTypeOf(form);
 }
 
 Status Usage(const std::string& what) {
@@ -36,10 +37,6 @@ std::vector<uint32_t> MomentPlanesOf(const client::JobSpec& spec) {
   if (NeedsMomentum(spec.optimizer) && scaled) planes.push_back(kMomentumScales);
   if (NeedsVariance(spec.optimizer) && scaled) planes.push_back(kVarianceScales);
   return planes;
-}
-
-const char* MomentTypeOf(StateForm form) {
-  return form == StateForm::kSplit8 ? "I8" : form == StateForm::kSplitBf16 ? "BF16" : "F32";
 }
 
 Result<LoadedCheckpoint> LoadedCheckpoint::Open(const std::string& path, bool verify) {

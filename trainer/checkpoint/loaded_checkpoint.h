@@ -24,8 +24,6 @@ inline constexpr const char* kNoteFile = "run-note";
 // The moment planes of the job, numbered as in client::Range, and the planes of their scales if the
 // job's states have 8-bit moments.
 std::vector<uint32_t> MomentPlanesOf(const client::JobSpec& spec);
-// The safetensors type of first moments in this form.
-const char* MomentTypeOf(StateForm form);
 
 class LoadedCheckpoint {
  public:

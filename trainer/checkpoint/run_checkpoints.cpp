@@ -24,18 +24,6 @@ constexpr int kLeftAlone = -1;
 constexpr int64_t kSyncWaitNs = 10 * kNsPerSecond;
 constexpr int64_t kSayNs = 60 * kNsPerSecond;
 
-std::string PlanOf(const client::JobSpec& spec, const std::optional<std::string>& base) {
-  client::StatesPlan plan;
-  if (base) plan.weights = kAdaptersFile;
-  if (base && !base->empty()) plan.metadata = {{kBaseHashKey, *base}};
-  plan.moments =
-      (NeedsMomentum(spec.optimizer) ? 1U : 0) | (NeedsVariance(spec.optimizer) ? 2U : 0);
-  for (const client::ParameterSpec& parameter : spec.parameters)
-    plan.parameters.push_back(
-        {parameter.name, MomentTypeOf(spec.StatesOf(parameter.chunk)), parameter.dims});
-  return TextOf(plan);
-}
-
 }  // namespace
 
 Status RunCheckpoints::After(Version version, client::ChunkService* service) {
@@ -89,8 +77,8 @@ Status RunCheckpoints::Start(const StageFolder& stage, Version version,
                              client::ChunkService* service) {
   const std::string& staged = stage.path;
   TP_RETURN_IF_ERROR(parts_.describe(staged));
-  TP_RETURN_IF_ERROR(
-      WriteWholeFile(staged + "/" + client::kPlanFile, PlanOf(parts_.spec, parts_.base)));
+  TP_RETURN_IF_ERROR(WriteWholeFile(staged + "/" + client::kPlanFile,
+                                    client::TextOf(client::PlanOf(parts_.spec, parts_.base))));
   std::string program = parts_.program;
   if (program.empty()) {
     TP_ASSIGN_OR_RETURN(program, FindProgramBeside(kCheckpointProgram));

@@ -19,6 +19,7 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr int64_t kEndWaitNs = 10 * kNsPerSecond;
+constexpr int64_t kSafeLookNs = 20 * kNsPerMs;  // between looks whether the log has ended
 
 uint64_t RandomRun(const Clock& clock) {
   uint64_t run = 0;
@@ -102,14 +103,31 @@ Status RunStepLog::Start(Version version, uint64_t previous, client::ChunkServic
   child.environment = ReadEnvironment();
   child.passed_fds = {memory.get()};
   child.own_session = true;
+  TP_ASSIGN_OR_RETURN(client::SafeSteps safe, client::SafeSteps::Of(memory.get()));
   TP_ASSIGN_OR_RETURN(ChildProcess started, ChildProcess::Start(child));
   writer_.emplace(std::move(started));
+  safe_.emplace(std::move(safe));
+  follows_log_ = previous != 0;
   return {};
 }
 
 void RunStepLog::Drop() {
   writer_->Forget();
   writer_.reset();
+  safe_.reset();
+}
+
+bool RunStepLog::IsSafe(Version version, bool waits, client::ChunkService* service) {
+  const int64_t end_ns = parts_.clock->NowNs() + kSafeWaitNs;
+  while (writer_) {
+    const Version safe = safe_->version();
+    if (safe >= version) return true;
+    const bool may_come = safe > 0 || follows_log_;
+    if (!waits || !may_come || parts_.clock->NowNs() > end_ns) return false;
+    safe_->AwaitChange(safe, kSafeLookNs);
+    Look(version, service);
+  }
+  return false;
 }
 
 void RunStepLog::Look(Version version, client::ChunkService* service) {

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "client/checkpoint/safe_steps.h"
 #include "client/chunk_service.h"
 #include "client/job_spec.h"
 #include "trainer/launch/child_process.h"
@@ -28,6 +29,8 @@ std::vector<uint64_t> GradientBytesOf(const client::JobSpec& spec);
 
 class RunStepLog {
  public:
+  // Longer than its process waits for a drive before it gives the log up.
+  static constexpr int64_t kSafeWaitNs = 90 * kNsPerSecond;
   struct Parts {
     const CheckpointOptions& options;  // as all below, outlives the object
     const client::JobSpec& spec;
@@ -51,6 +54,10 @@ class RunStepLog {
   uint64_t run() const { return writer_ ? run_ : 0; }
   // True if steps are to be logged, and no checkpoint that they could follow was begun.
   bool wants_base() const { return wants_base_; }
+  // True if a power cut leaves this sealed step: it is in the log and on the drive, and so is the
+  // checkpoint that the log follows. `waits`: first waits for the log, unless that checkpoint is not
+  // whole yet, or the log has ended; at most kSafeWaitNs.
+  bool IsSafe(Version version, bool waits, client::ChunkService* service);
   // Call when the session has ended: waits a while until the last steps are safe.
   void AwaitEnd();
 
@@ -60,8 +67,10 @@ class RunStepLog {
 
   const Parts parts_;
   std::optional<ChildProcess> writer_;
+  std::optional<client::SafeSteps> safe_;  // while there is a writer
   uint64_t run_ = 0;
   bool wants_base_ = true;
+  bool follows_log_ = false;  // another run's, so that the checkpoint is whole
 };
 
 }  // namespace tidepool::trainer

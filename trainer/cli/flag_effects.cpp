@@ -30,6 +30,8 @@ constexpr std::array kEffects{
                "give --checkpoint-every 100 --checkpoint-dir checkpoints"},
     FlagEffect{"--durable-steps", "--checkpoint-every", "given",
                "give --checkpoint-every 100 --checkpoint-dir checkpoints"},
+    FlagEffect{"--sync-steps", "--durable-steps", "given",
+               "give --durable-steps steps --checkpoint-every 100 --checkpoint-dir checkpoints"},
     FlagEffect{"--log-every", "--quiet", "false", "leave --quiet out"},
 };
 

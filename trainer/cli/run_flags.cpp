@@ -336,6 +336,12 @@ void AddCheckpointFlags(CLI::App* app, CheckpointOptions* o) {
                   "cut, --resume latest makes these again")
       ->group(group)
       ->type_name("DIR");
+
+  app->add_flag(
+         "--sync-steps", o->sync_steps,
+         "end no step before the log of the one before is on the drive: a power cut costs one "
+         "step at most")
+      ->group(group);
 }
 
 void AddOutputFlags(CLI::App* app, OutputOptions* o) {

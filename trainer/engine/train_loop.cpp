@@ -36,6 +36,9 @@ class Run {
   Result<TrainSummary> All();
 
  private:
+  Status Steps();
+  Status Report(StepReport report);
+  Status TellHeld(bool is_last);
   Status Step(uint64_t step);
   Status MicroBatches(StepReport* report);
   Status TakeLoss(StepReport* report);
@@ -57,6 +60,7 @@ class Run {
   uint64_t random_ = 0;  // changes with every step; saved in the step record
   CacheCounters before_{};
   TrainSummary summary_;
+  std::optional<StepReport> held_;  // of the sealed step, until it is known to be safe or not
 };
 
 double Seconds(int64_t ns) {
@@ -120,6 +124,8 @@ Status Run::EndStep(StepReport* report, client::Outcome* sealed) {
       end.facts = {.loss = static_cast<float>(report->loss),
                    .tokens = report->tokens,
                    .cpus_shared = task_.cpus_shared != nullptr && task_.cpus_shared()};
+    // Before the note of this step replaces that of the one before.
+    TP_RETURN_IF_ERROR(TellHeld(false));
     return task_.reports != nullptr ? task_.reports->Note(*report) : Status();
   };
 
@@ -257,8 +263,22 @@ Status Run::Step(uint64_t step) {
       summary_.seconds / static_cast<double>(done_here) * static_cast<double>(task_.steps - step);
 
   if (EvaluationDue(step)) TP_RETURN_IF_ERROR(HeldOutLoss(&report));
-  if (task_.reports != nullptr) TP_RETURN_IF_ERROR(task_.reports->Write(report));
+  TP_RETURN_IF_ERROR(Report(std::move(report)));
   return task_.after_step ? task_.after_step(version_) : Status();
+}
+
+Status Run::Report(StepReport report) {
+  if (task_.reports == nullptr) return {};
+  if (!task_.safe) return task_.reports->Write(report);
+  held_ = std::move(report);
+  return {};
+}
+
+Status Run::TellHeld(bool is_last) {
+  if (!held_) return {};
+  StepReport report = *std::exchange(held_, {});
+  report.durable = task_.safe(report.step, is_last);
+  return task_.reports->Write(report);
 }
 
 // Writes the report of the last sealed step if its process died before writing it: from the
@@ -274,7 +294,7 @@ Status Run::ReportUnreported() {
   return task_.reports != nullptr ? task_.reports->Write(report) : Status();
 }
 
-Result<TrainSummary> Run::All() {
+Status Run::Steps() {
   summary_.steps = version_;
   if (version_ > 0) {
     TP_RETURN_IF_ERROR(ReportUnreported());
@@ -291,6 +311,15 @@ Result<TrainSummary> Run::All() {
     if (summary_.stopped) break;
     TP_RETURN_IF_ERROR(Step(step));
   }
+  return {};
+}
+
+Result<TrainSummary> Run::All() {
+  const Status ended = Steps();
+  // The sealed step is reported, whatever ended the next one.
+  const Status told = TellHeld(true);
+  TP_RETURN_IF_ERROR(ended);
+  TP_RETURN_IF_ERROR(told);
 
   if (task_.reports != nullptr) task_.reports->Finish();
   summary_.version = version_;

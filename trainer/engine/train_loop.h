@@ -62,6 +62,9 @@ struct TrainTask {
   uint32_t micro_batches = 1;
   uint64_t steps = 0, eval_every = 0;
   ReportWriter* reports = nullptr;  // rank 0 only, else null
+  // Whether a power cut leaves this sealed step; may wait if it is the last one. If set, a step is
+  // reported when the next one is about to end, or no further one comes. Null: unknown.
+  std::function<bool(Version, bool is_last)> safe = nullptr;
   bool (*stop_wanted)() = nullptr;  // checked between steps; null: never
   // Called with each sealed version; an error ends the loop.
   std::function<Status(Version)> after_step = nullptr;

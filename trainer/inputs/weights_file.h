@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/checkpoint/manifest.h"
 #include "base/formats/content_hash.h"
 #include "base/formats/safetensors.h"
 #include "base/status.h"
@@ -21,8 +22,6 @@ namespace tidepool::trainer {
 // The file of a whole model, in the directory of --save.
 inline constexpr const char* kWeightsFile = "model.safetensors";
 inline constexpr const char* kAdapterFile = "adapter.safetensors";  // adapters over a base
-// Metadata of kAdapterFile: HashFile of the base, 64 digits.
-inline constexpr const char* kBaseHashKey = "tidepool.base";
 
 // `path` if it is a directory, else its directory.
 std::string DirectoryOfWeights(const std::string& path);

@@ -98,6 +98,7 @@ std::string ProgressLine(const StepReport& report) {
   if (report.held_out_loss) line += "  held-out " + Number("%.4f", *report.held_out_loss);
   if (report.skipped)
     line += "  SKIPPED (overflow, loss scale " + Number("%.0f", report.loss_scale) + ")";
+  if (report.durable == false) line += "  (not on the drive yet)";
   if (report.recovered) return line + "  (sealed by the process before)";
 
   line += "  " + Number("%.0f", report.tokens_per_second()) + " tok/s";
@@ -117,6 +118,7 @@ std::string MetricsLine(const StepReport& r) {
       .Field("learning_rate", r.learning_rate)
       .Field("loss_scale", r.loss_scale)
       .Field("skipped", r.skipped);
+  if (r.durable) json.Field("durable", *r.durable);
 
   if (r.recovered)
     return json.Field("tokens", r.tokens).Field("recovered", true).EndObject().Take();

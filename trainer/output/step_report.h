@@ -31,6 +31,8 @@ struct StepReport {
   bool skipped = false;
   // Sealed by a process that died before reporting: norm, times and traffic are unknown.
   bool recovered = false;
+  // Of a run that logs its steps: a power cut leaves this one.
+  std::optional<bool> durable = {};
   uint64_t tokens = 0;  // of all ranks
   double seconds = 0;   // of this step, without evaluation
   double eta_seconds = 0;

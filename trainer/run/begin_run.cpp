@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/checkpoint/checkpoint_files.h"
+#include "base/log.h"
 #include "base/units.h"
 #include "trainer/checkpoint/step_replay.h"
 #include "trainer/run/resuming/resume.h"
@@ -192,6 +193,24 @@ Status TrainingRun::ReplayLog() {
              " logged steps made again, to step " + std::to_string(start_.version) + ", in " +
              FormatDuration(seconds) + "\n");
   log_.reset();
+  return {};
+}
+
+// Steps that follow a log are logged from the first one on; others when a checkpoint was begun.
+Status TrainingRun::BeginStepLog() {
+  step_log_.reset();
+  if (options_.checkpoint.durable_steps.empty() || place_.rank != 0) return {};
+  step_log_.emplace(
+      RunStepLog::Parts{.options = options_.checkpoint,
+                        .spec = plan_.spec,
+                        .clock = setup_.clock,
+                        .say = [this](const std::string& line) { voice_.Say(line); }});
+
+  const uint64_t previous = std::exchange(logged_run_, 0);
+  if (previous == 0) return {};
+  const Status begun = step_log_->Begin(start_.version, previous, session_->service());
+  if (begun.code() == Code::kUnavailable) return begun;
+  if (!begun.ok()) LogWarn("steps are not logged yet", {{"error", begun.Line()}});
   return {};
 }
 

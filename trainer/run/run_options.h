@@ -131,6 +131,7 @@ struct CheckpointOptions {
   uint64_t keep = 3;   // number of newest ones kept; 0: all
   // Folder of the log of steps; empty: steps are not logged.
   std::string durable_steps = {};
+  bool sync_steps = false;  // no step ends before the log of the one before is synced
 };
 
 // `trainer sample`; it also reads the seed, the adapters' base and the threads.

@@ -124,6 +124,13 @@ Result<TrainTask> TrainingRun::MakeTask() {
     if (place_.rank == 0) TP_RETURN_IF_ERROR(checkpoints_->After(version, session_->service()));
     return setup_.after_step ? setup_.after_step(version) : Status();
   };
+
+  if (step_log_) {
+    task.safe = [this](Version version, bool is_last) {
+      const bool waits = is_last || options_.checkpoint.sync_steps;
+      return step_log_->IsSafe(version, waits, session_->service());
+    };
+  }
   task.cpus_shared = [this] { return cpus_ != nullptr && cpus_->shared(); };
   task.clock = setup_.clock;
   if (model_->trace() != nullptr) task.trace = model_->trace()->step();
@@ -139,14 +146,15 @@ Status TrainingRun::Train() {
                           .quiet = options_.output.quiet,
                           .sealed = start_.version,
                           .clock = setup_.clock}));
+
+  checkpoints_.reset();
+  TP_RETURN_IF_ERROR(BeginStepLog());
   TP_ASSIGN_OR_RETURN(TrainTask task, MakeTask());
   task.batches = &cursor;
   task.reports = place_.rank == 0 ? &reports : nullptr;
 
   std::optional<std::string> base;
   if (plan_.lora.on()) base = options_.checkpoint.every > 0 ? NameOfBase() : "";
-  checkpoints_.reset();
-  TP_RETURN_IF_ERROR(BeginStepLog());
   checkpoints_.emplace(RunCheckpoints::Parts{
       .options = options_.checkpoint,
       .spec = plan_.spec,
@@ -178,24 +186,6 @@ void TrainingRun::TakeServerTrace() {
   if (model_->trace() == nullptr) return;
   const Status taken = model_->trace()->TakeServer();
   if (!taken.ok()) voice_.Say("trace     without memserver's side: " + taken.what() + "\n");
-}
-
-// Steps that follow a log are logged from the first one on; others when a checkpoint was begun.
-Status TrainingRun::BeginStepLog() {
-  step_log_.reset();
-  if (options_.checkpoint.durable_steps.empty() || place_.rank != 0) return {};
-  step_log_.emplace(
-      RunStepLog::Parts{.options = options_.checkpoint,
-                        .spec = plan_.spec,
-                        .clock = setup_.clock,
-                        .say = [this](const std::string& line) { voice_.Say(line); }});
-
-  const uint64_t previous = std::exchange(logged_run_, 0);
-  if (previous == 0) return {};
-  const Status begun = step_log_->Begin(start_.version, previous, session_->service());
-  if (begun.code() == Code::kUnavailable) return begun;
-  if (!begun.ok()) LogWarn("steps are not logged yet", {{"error", begun.Line()}});
-  return {};
 }
 
 // Computing the hash reads the whole base file; the result is remembered.

@@ -232,7 +232,8 @@ std::string WhyNotOnNodes(const Invocation& invocation) {
   for (const std::string& node : invocation.nodes) {
     if (node.empty() || node.front() == '-') return "'" + node + "' is no name of a machine";
   }
-  constexpr auto kLocal = std::to_array<std::string_view>({"record", "report", "timeline"});
+  constexpr auto kLocal =
+      std::to_array<std::string_view>({"record", "report", "timeline", "snapshot"});
   const std::string there = "run it there: ssh " + invocation.nodes.front() + " memctl ";
   if (std::find(kLocal.begin(), kLocal.end(), invocation.command) != kLocal.end())
     return invocation.command + " writes a file; " + there + invocation.command;

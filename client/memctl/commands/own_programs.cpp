@@ -1,8 +1,13 @@
 #include "client/memctl/commands/own_programs.h"
 
+#include <cstdint>
+#include <cstdlib>
+#include <sstream>
 #include <string>
 #include <vector>
 
+#include "base/error_catalog.h"
+#include "base/text/json_writer.h"
 #include "client/memctl/commands/admin_calls.h"
 #include "client/memctl/commands/run_programs.h"
 #include "client/admin/views.h"
@@ -50,6 +55,45 @@ Result<Shown> RunTune(const Invocation& invocation, const Style&) {
   if (invocation.json) shown.result = "{\"directories\":[" + documents + "]}\n";
   if (shown.exit_code == 0)
     shown.remark += "a memserver that runs takes this when it is started again\n";
+  return shown;
+}
+
+Result<Shown> RunSnapshot(const Invocation& invocation, const Style&) {
+  const auto field = [&invocation](const char* name) {
+    const auto found = invocation.fields.find(name);
+    return found == invocation.fields.end() ? std::string() : found->second;
+  };
+
+  const std::string keep = field("keep").empty() ? "0" : field("keep");
+  const ProgramEnd end =
+      RunPrograms({{OwnProgram("tidepool-checkpoint"), "snapshot", invocation.socket_dir,
+                    invocation.job, field("to"), keep, field("like")}})
+          .front();
+  Shown shown{"", end.errors};
+  shown.exit_code = end.exit_code == 127 ? kExitFailed : end.exit_code;
+  if (end.exit_code != 0) return shown;
+
+  std::istringstream lines(end.output);
+  std::string version, described, path;
+  std::getline(lines, version);
+  std::getline(lines, described);
+  std::getline(lines, path);
+  const bool is_model = described == "1";
+  shown.result = "saved " + Printable(path) + "\n";
+  if (invocation.json)
+    shown.result =
+        JsonWriter()
+            .BeginObject()
+            .Field("path", path)
+            .Field("version", static_cast<uint64_t>(std::strtoull(version.c_str(), nullptr, 10)))
+            .Field("described", is_model)
+            .EndObject()
+            .Take() +
+        "\n";
+  if (!is_model)
+    shown.remark +=
+        "it has no config.json: a run goes on from it, but trainer sample, export and "
+        "--from need one; --like DIR takes it from there\n";
   return shown;
 }
 

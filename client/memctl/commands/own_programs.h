@@ -1,5 +1,6 @@
-// OwnPrograms: tasks that only memserver's program can do: read a machine's topology (hwloc) and
-// measure a drive. memctl runs it and shows its output; both are in one package and one folder.
+// OwnPrograms: tasks that only other programs of this release can do: memserver's reads a machine's
+// topology (hwloc) and measures a drive, tidepool-checkpoint writes a job's states. memctl runs them
+// and shows their output; all are in one package and one folder.
 //
 // One thread; blocks until the program has ended.
 #pragma once
@@ -20,5 +21,9 @@ Result<std::string> TopologyOfFile(const Invocation& invocation);
 Result<Shown> RunTune(const Invocation& invocation, const Style& style);
 // The directories that RunTune measures. Errors: as RunTune.
 Result<std::vector<std::string>> DirectoriesToTune(const Invocation& invocation);
+
+// Has tidepool-checkpoint write the states of the job as a checkpoint in the folder of --to.
+// Shown::exit_code and the message are those of that program.
+Result<Shown> RunSnapshot(const Invocation& invocation, const Style& style);
 
 }  // namespace tidepool::client

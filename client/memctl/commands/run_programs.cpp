@@ -124,11 +124,15 @@ std::vector<ProgramEnd> RunPrograms(const std::vector<std::vector<std::string>>&
   return ends;
 }
 
-std::string MemserverProgram() {
+std::string OwnProgram(const std::string& name) {
   std::error_code error;
   const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::string beside = (own.parent_path() / "memserver").string();
-  return !error && access(beside.c_str(), X_OK) == 0 ? beside : "memserver";
+  const std::string beside = (own.parent_path() / name).string();
+  return !error && access(beside.c_str(), X_OK) == 0 ? beside : name;
+}
+
+std::string MemserverProgram() {
+  return OwnProgram("memserver");
 }
 
 }  // namespace tidepool::client

@@ -22,5 +22,7 @@ std::vector<ProgramEnd> RunPrograms(const std::vector<std::vector<std::string>>&
 
 // The memserver beside this memctl; else "memserver", from PATH.
 std::string MemserverProgram();
+// The same of any program of this release.
+std::string OwnProgram(const std::string& name);
 
 }  // namespace tidepool::client

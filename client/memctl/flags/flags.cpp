@@ -282,6 +282,7 @@ void AddAll(CLI::App* app, Invocation* invocation, Texts* texts) {
   AddTensorCommands(app, invocation);
   AddNvmeAndConfig(app, invocation);
   AddCheckpointCommand(app, invocation);
+  AddSnapshotCommand(app, invocation);
   AddCompletionCommand(app, invocation);
 }
 

@@ -27,6 +27,7 @@ Examples:
   memctl config diff                     settings that are not the default; memctl config reload reads the file again
   memctl nvme status                     the NVMe directories, and the last check of what lies there; nvme tune: which blocks suit them
   memctl checkpoint verify runs/a        every byte of the checkpoints of a run; list, diff and prune --keep N
+  memctl snapshot gpt --to runs/gpt      all states of a job as a checkpoint, while it trains or when its ranks are gone
   memctl topo --xml machine.xml          where pool and workers would lie on another machine (lstopo --of xml machine.xml)
   memctl wait-ready --timeout 30s        for scripts: returns when memserver serves
   memctl -o json status | jq .pool       the same numbers for programs; -o jsonl: a line a row, -o yaml

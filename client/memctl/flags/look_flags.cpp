@@ -204,4 +204,28 @@ void AddCheckpointCommand(CLI::App* app, Invocation* invocation) {
   }
 }
 
+void AddSnapshotCommand(CLI::App* app, Invocation* invocation) {
+  CLI::App* sub = app->add_subcommand(
+      "snapshot",
+      "Write all states of a job as a checkpoint, while it trains or without its ranks");
+  sub->fallthrough();
+  sub->callback([invocation] { invocation->command = "snapshot"; });
+  sub->add_option("job", invocation->job, "By name or number")->required()->type_name("JOB");
+  const auto take = [invocation](const char* field) {
+    return [invocation, field](const std::string& text) { invocation->fields[field] = text; };
+  };
+
+  sub->add_option_function<std::string>("--to", take("to"), "The folder of checkpoints")
+      ->required()
+      ->type_name("DIR");
+  sub->add_option_function<std::string>("--keep", take("keep"),
+                                        "How many whole ones stay there, this one among them (all)")
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  sub->add_option_function<std::string>("--like", take("like"),
+                                        "A checkpoint or saved model of the same run, for "
+                                        "config.json and tokenizer (that of --to)")
+      ->type_name("DIR");
+}
+
 }  // namespace tidepool::client

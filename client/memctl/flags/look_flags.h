@@ -24,6 +24,8 @@ struct Word {
 void AddLookCommands(CLI::App* app, Invocation* invocation);
 // memctl checkpoint list|verify|diff|prune
 void AddCheckpointCommand(CLI::App* app, Invocation* invocation);
+// memctl snapshot JOB --to DIR
+void AddSnapshotCommand(CLI::App* app, Invocation* invocation);
 // --by of residency and record.
 void AddBy(CLI::App* sub, Invocation* invocation);
 // True for commands that write samples to a file.

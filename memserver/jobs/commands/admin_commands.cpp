@@ -1,7 +1,6 @@
 #include "memserver/jobs/commands/admin_commands.h"
 
 #include <array>
-#include <charconv>
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,17 +11,6 @@
 
 namespace tidepool::memserver {
 namespace {
-
-// Finds a job by number, else by name.
-Job* FindNamed(const Tables& tables, const std::string& who) {
-  JobId id = 0;
-  const auto [end, error] = std::from_chars(who.data(), who.data() + who.size(), id);
-  if (error == std::errc() && end == who.data() + who.size()) {
-    if (Job* job = tables.FindJob(id); job != nullptr && job->phase != JobPhase::kRemoving)
-      return job;
-  }
-  return tables.FindJob(who);
-}
 
 std::string NameOf(const SetJobQuota& command) {
   return "quota of job " + command.job;
@@ -64,7 +52,7 @@ std::string NameOf(const ChangeLogLevel& command) {
 }  // namespace
 
 Result<Job*> AdminCommands::JobFor(const AdminCaller& caller, const std::string& who) const {
-  Job* job = FindNamed(*context_.tables, who);
+  Job* job = context_.tables->FindNamed(who);
   if (job != nullptr && caller.MaySee(job->uid)) return job;
   return Status(ErrorId::kAdminNotFound, "no job has the number or name '" + who + "'");
 }

@@ -1,5 +1,7 @@
 #include "memserver/jobs/saves/save_desk.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -70,6 +72,12 @@ bool HasLeftAlone(const JobStates& states) {
                              [](uint32_t word) { return StepsMissed(word) > 0; });
 }
 
+Status CheckComplete(const JobStates& states) {
+  if (!HasLeftAlone(states)) return Status();
+  return Status(ErrorId::kSaveFailed,
+                "a checkpoint does not hold which steps have left parameters alone");
+}
+
 }  // namespace
 
 Status SaveDesk::Check(const SessionSlot* slot, const SaveWeights& event) {
@@ -84,11 +92,7 @@ Status SaveDesk::Check(const SessionSlot* slot, const SaveWeights& event) {
   }
 
   const auto of_this = [&event](ConnectionId connection) { return connection == event.connection; };
-  if (event.stream != nullptr) {
-    if (HasLeftAlone(*job.states))
-      return Status(ErrorId::kSaveFailed,
-                    "a checkpoint does not hold which steps have left parameters alone");
-  }
+  if (event.stream != nullptr) TP_RETURN_IF_ERROR(CheckComplete(*job.states));
   const bool busy = std::any_of(job.running_saves.begin(), job.running_saves.end(), of_this) ||
                     std::any_of(job.waiting_saves.begin(), job.waiting_saves.end(),
                                 [&](const auto& s) { return of_this(s.connection); });
@@ -110,6 +114,40 @@ void SaveDesk::Request(SaveWeights event) {
                    ++last_number_};
   save.stream = std::move(event.stream);
   slot->job->waiting_saves.push_back(std::move(save));
+}
+
+// The job of this name, if the user may read its states: its own, and any for root and the user of
+// memserver, who could read its memory as well. Others learn nothing of it.
+Result<Job*> SaveDesk::JobToGive(const AskStates& event) const {
+  if (context_.tables->draining) return context_.tables->WhyStopping();
+  Job* const job = context_.tables->FindNamed(event.job);
+  const bool may_all = event.uid == 0 || event.uid == geteuid();
+  const bool may = job != nullptr && (job->uid == event.uid || may_all);
+  if (!may && !(job != nullptr && TP_PLANTED("saves.given_to_anybody")))
+    return Status(ErrorId::kAdminNotFound, "no job has the number or name '" + event.job + "'")
+        .Fix("memctl ps lists your jobs; only the user of a job takes its states");
+
+  if (!job->IsRecorded() || !job->states->weights_ready())
+    return Status(ErrorId::kSaveFailed, "the job has no weights yet")
+        .Fix("ask again when it has made a step");
+  TP_RETURN_IF_ERROR(CheckComplete(*job->states));
+  return job;
+}
+
+void SaveDesk::Ask(AskStates event) {
+  Result<Job*> found = JobToGive(event);
+  if (!found.ok()) return context_.Send(Refused{event.connection, found.status()});
+  Job* const job = *found;
+  WaitingSave save{event.connection, {}, "a snapshot", ++last_number_};
+  save.stream = event.memory;
+  save.of_no_rank = true;
+  job->waiting_saves.push_back(std::move(save));
+
+  context_.log->Tell(
+      job->uid, LogLevel::kInfo, "states are given away",
+      {{"job", job->id}, {"version", job->states->sealed_version()}, {"to_uid", event.uid}});
+  context_.Send(StatesGiven{event.connection, job->states->sealed_version(),
+                            job->states->shared_spec(), job->note, std::move(event.memory)});
 }
 
 // True when a save could begin now if it had a lane.
@@ -188,7 +226,7 @@ void SaveDesk::Start(Job* job, WaitingSave save, int64_t now) {
   request.directory = std::move(save.directory);
   request.name = std::move(save.name);
 
-  if (save.stream != nullptr) return StartStream(job, std::move(save.stream), std::move(request));
+  if (save.stream != nullptr) return StartStream(job, std::move(save), std::move(request));
   request.list = [states = job->states.get(),
                   spilled = SpillReaderOf(*job, context_.neighbours.tier),
                   on_gpus = GpuReaderOf(*job)] { return TensorsOf(*states, spilled, on_gpus); };
@@ -206,9 +244,9 @@ void SaveDesk::Start(Job* job, WaitingSave save, int64_t now) {
 }
 
 // Holds nothing except the chunks that are not copied yet.
-void SaveDesk::StartStream(Job* job, std::shared_ptr<shm::Segment> memory, SaveRequest request) {
+void SaveDesk::StartStream(Job* job, WaitingSave save, SaveRequest request) {
   const size_t chunks = job->spec().chunks.size();
-  StreamTask task{.memory = std::move(memory),
+  StreamTask task{.memory = std::move(save.stream),
                   .states = job->states.get(),
                   .spilled = SpillReaderOf(*job, context_.neighbours.tier),
                   .on_gpus = GpuReaderOf(*job),
@@ -217,6 +255,7 @@ void SaveDesk::StartStream(Job* job, std::shared_ptr<shm::Segment> memory, SaveR
                   .gate = std::make_shared<StreamGate>(chunks),
                   .opened = nullptr};
 
+  task.asker_reads = save.of_no_rank;
   task.step.version = job->states->sealed_version();
   // A chunk off the host has two slots: its next update does not overwrite the saved states.
   const auto has_two_slots = [states = job->states.get(),
@@ -229,13 +268,21 @@ void SaveDesk::StartStream(Job* job, std::shared_ptr<shm::Segment> memory, SaveR
 
   job->running_saves.push_back(request.connection);
   askers_[request.connection] = task.asker_gone;
-  if (context_.tables->FindSlot(request.connection) == nullptr) Forget(request.connection);
+  const bool asker_left =
+      !save.of_no_rank && context_.tables->FindSlot(request.connection) == nullptr;
+  if (asker_left) Forget(request.connection);
   request.stream = std::move(task);
   TP_POINT("server.stream_started");
   context_.neighbours.saves->Push(std::move(request));
 }
 
 void SaveDesk::Forget(ConnectionId connection) {
+  // Its own reader has gone with a process that is no rank.
+  for (const auto& job : context_.tables->jobs) {
+    std::erase_if(job->waiting_saves, [connection](const WaitingSave& save) {
+      return save.of_no_rank && save.connection == connection;
+    });
+  }
   const auto found = askers_.find(connection);
   if (found != askers_.end()) found->second->store(true, std::memory_order_relaxed);
 }

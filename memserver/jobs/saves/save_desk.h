@@ -23,20 +23,25 @@ class SaveDesk {
 
   // A rank asks for the weights of the last sealed version in a file. The answer is a SaveDone.
   void Request(SaveWeights event);
+  // A process that is no rank asks for all states. The answer is a Refused, or a StatesGiven and
+  // later a SaveDone.
+  void Ask(AskStates event);
   // Begins the job's saves whose version is complete. True when one began or was refused.
   bool Poll(Job* job);
-  // Notes that the rank is gone; its stream, if any, then needs a reader that is already attached.
+  // Notes that the rank or process is gone; its stream, if any, then needs a reader that is already
+  // attached.
   void Forget(ConnectionId connection);
   // Notes a save that the checkpoint thread has finished.
   void End(const SaveResult& saved);
 
  private:
   static Status Check(const SessionSlot* slot, const SaveWeights& event);
+  Result<Job*> JobToGive(const AskStates& event) const;
   static bool HasReady(const Job& job);
   bool HasLaneFor(const Job& job);
   Status WhyNotSaved(const Job& job, const WaitingSave& save, int64_t now);
   bool StaysWaiting(Job* job, int64_t now);
-  void StartStream(Job* job, std::shared_ptr<shm::Segment> memory, SaveRequest request);
+  void StartStream(Job* job, WaitingSave save, SaveRequest request);
   void Start(Job* job, WaitingSave save, int64_t now);
 
   const DeskContext context_;

@@ -73,6 +73,20 @@ TEST(MemctlFlags, WhatIsNotUnderstoodIsAUsageErrorWithAGuess) {
   }
 }
 
+TEST(MemctlFlags, ASnapshotNamesItsJobAndItsFolder) {
+  const ParsedLine line = Parse({"snapshot", "gpt", "--to", "runs/gpt", "--keep", "2"});
+  ASSERT_TRUE(line.invocation) << line.text;
+  EXPECT_EQ(line.invocation->command, "snapshot");
+  EXPECT_EQ(line.invocation->job, "gpt");
+  EXPECT_EQ(line.invocation->fields.at("to"), "runs/gpt");
+  EXPECT_EQ(line.invocation->fields.at("keep"), "2");
+  EXPECT_FALSE(line.invocation->fields.contains("like"));
+  EXPECT_THAT(Parse({"snapshot", "gpt"}).text, HasSubstr("--to is required"));
+  EXPECT_FALSE(Parse({"snapshot", "gpt", "--to", "a", "--keep", "0"}).invocation);
+  EXPECT_THAT(Parse({"--node", "a", "snapshot", "gpt", "--to", "b"}).text,
+              HasSubstr("snapshot writes a file"));
+}
+
 TEST(MemctlFlags, WordsOfOtherProgramsLeadToTheCommandThatDoesIt) {
   for (const char* word :
        {"jobs", "ls",   "list",  "kill", "rm",  "delete",    "stop", "restart", "log",   "stats",

@@ -273,6 +273,31 @@ TEST_F(HandshakeTest, OneSaveAtATime) {
   EXPECT_TRUE(protocol_.OnFrame(shm::SaveFrame{3, "b"}, directory()).ok());
 }
 
+TEST_F(HandshakeTest, AProcessThatIsNoRankAsksForStatesAndSaysNoMore) {
+  auto asked = Say(shm::AskStatesFrame{shm::kOwnProtocols, "gpt"});
+  ASSERT_TRUE(asked.ok() && asked->event) << asked.status().Format();
+  EXPECT_FALSE(asked->answer) << "the loop knows whether there is such a job";
+  const auto& event = std::get<AskStates>(*asked->event);
+  EXPECT_EQ(event.connection, 5U);
+  EXPECT_EQ(event.uid, getuid());
+  EXPECT_EQ(event.job, "gpt");
+  EXPECT_NE(event.memory, nullptr);
+  EXPECT_FALSE(protocol_.HalfOpen()) << "it waits as long as states come";
+  EXPECT_EQ(Say(shm::AskStatesFrame{shm::kOwnProtocols, "gpt"}).status().id(),
+            ErrorId::kHandshakeBad);
+  EXPECT_EQ(Say(shm::StreamStatesFrame{3}).status().id(), ErrorId::kHandshakeBad);
+}
+
+TEST_F(HandshakeTest, StatesAreAskedForFirstAndInAVersionThatHasThem) {
+  ConnectionProtocol before(5, getuid(), 1234, 99);
+  const auto old = before.OnFrame(
+      shm::AskStatesFrame{{shm::kAbiVersionBefore, shm::kAbiVersionBefore}, "gpt"}, {});
+  EXPECT_EQ(old.status().id(), ErrorId::kHandshakeBad);
+  Open();
+  EXPECT_EQ(Say(shm::AskStatesFrame{shm::kOwnProtocols, "gpt"}).status().id(),
+            ErrorId::kHandshakeBad);
+}
+
 TEST_F(HandshakeTest, GoodbyeIsTheLastWord) {
   Open();
   auto said = Say(shm::GoodbyeFrame{});

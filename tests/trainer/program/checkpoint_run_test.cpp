@@ -196,6 +196,79 @@ TEST_F(CheckpointRun, AHeldJobIsGoneOnWithWhereTheCheckpointIsDamaged) {
   EXPECT_THAT(trainer->Output(), HasSubstr("goes on behind its sealed step 6"));
 }
 
+// `memctl snapshot` of job j, with its exit code.
+struct SnapshotEnd {
+  int exit_code = -1;
+  std::string output;
+};
+SnapshotEnd TakeSnapshot(const std::string& socket_dir, std::vector<std::string> more) {
+  std::vector<std::string> words{TIDEPOOL_MEMCTL, "-s", socket_dir, "snapshot"};
+  words.insert(words.end(), more.begin(), more.end());
+  ChildProcess memctl(words);
+  const auto end = memctl.Wait(120 * kNsPerSecond);
+  return {end ? end->exit_code : -1, memctl.Output()};
+}
+
+TEST_F(CheckpointRun, ASnapshotOfAJobWithoutItsRanksIsACheckpoint) {
+  RunToTheEnd("whole", Alone());
+  const MemserverProcess server({"--lease", "60s"});
+  const Flags there{{"--job", "j"}, {"--socket-dir", server.socket_dir()}};
+  RunUntilKilled("killed", there, "trainer.step_sealed:7");
+  const SnapshotEnd bare = TakeSnapshot(server.socket_dir(), {"j", "--to", Folder()});
+  ASSERT_EQ(bare.exit_code, 0) << bare.output;
+  EXPECT_THAT(bare.output, HasSubstr("saved " + Checkpoint(7)));
+  EXPECT_THAT(bare.output, HasSubstr("it has no config.json"));
+  ASSERT_EQ(Saved(), std::vector<uint64_t>{7});
+
+  // The same job, with what describes its model; it takes the other one's place.
+  const SnapshotEnd like = TakeSnapshot(
+      server.socket_dir(), {"j", "--to", Folder(), "--like", Out("whole") + "/weights"});
+  ASSERT_EQ(like.exit_code, 0) << like.output;
+  const auto exported = Start({"export", Checkpoint(7), Out("hf")});
+  ExpectDone(exported.get());
+  const SnapshotEnd third =
+      TakeSnapshot(server.socket_dir(), {"j", "--to", Folder(), "-o", "json"});
+  EXPECT_THAT(third.output, HasSubstr("\"described\":true")) << "as the one before in the folder";
+
+  const auto resumed = Start(Words("resumed", Alone({{"--resume", Checkpoint(7)}})));
+  ExpectDone(resumed.get());
+  EXPECT_TRUE(Weights("resumed") == Weights("whole"));
+  const auto held = Start(
+      Words("held", {{"--job", "j"}, {"--socket-dir", server.socket_dir()}, {"--resume", "auto"}}));
+  ExpectDone(held.get());
+  EXPECT_THAT(held->Output(), HasSubstr("goes on behind its sealed step 7"));
+  EXPECT_TRUE(Weights("held") == Weights("whole"));
+
+  const SnapshotEnd none = TakeSnapshot(server.socket_dir(), {"j", "--to", Folder()});
+  EXPECT_EQ(none.exit_code, kExitNotFound) << none.output;
+  EXPECT_THAT(none.output, HasSubstr("no job has the number or name 'j'"));
+  EXPECT_EQ(Saved(), std::vector<uint64_t>{7});
+}
+
+// The states are those of one step, whatever the job does meanwhile.
+TEST_F(CheckpointRun, ASnapshotOfAJobThatTrainsHoldsTheBitsOfOneStep) {
+  const MemserverProcess server({"--lease", "0s"});
+  const Flags same{{"--job", "j"}, {"--schedule", "constant"}, {"--warmup", "0"}};
+  Flags there = same;
+  there.insert({{"--socket-dir", server.socket_dir()}, {"--steps", "100000"}});
+  const auto live = Start(Words("live", there));
+  ASSERT_TRUE(WaitForLines("live", 3, live.get())) << live->Output();
+  const SnapshotEnd taken = TakeSnapshot(server.socket_dir(), {"j", "--to", Folder()});
+  ASSERT_EQ(taken.exit_code, 0) << taken.output;
+  ASSERT_EQ(Saved().size(), 1U);
+  const uint64_t version = Saved().front();
+  ASSERT_TRUE(WaitForLines("live", version + 2, live.get())) << "it trains on";
+  live->Signal(SIGKILL);
+  ASSERT_TRUE(live->Wait(kRunNs));
+
+  Flags further = Alone(same);
+  further["--steps"] = std::to_string(version + 2);
+  RunToTheEnd("whole", further);
+  further["--resume"] = Checkpoint(version);
+  RunToTheEnd("resumed", further);
+  EXPECT_TRUE(Weights("resumed") == Weights("whole")) << version;
+}
+
 // Points that a checkpoint passes, of the process that writes it, the trainer and memserver.
 constexpr const char* kPoints[] = {
     "writer.file_created",    "writer.piece_written",  "writer.files_synced",

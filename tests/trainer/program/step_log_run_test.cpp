@@ -132,11 +132,38 @@ TEST_F(StepLogRun, LoggedOnTwoRanksItGoesOnOnTwoOrOne) {
   EXPECT_GE(ReplayedTo(one->Output()), 5U) << one->Output();
 }
 
+// The lines of a run that say that a power cut leaves their step: the last such step.
+uint64_t LastDurable(const std::string& metrics) {
+  std::ifstream file(metrics);
+  uint64_t last = 0;
+  for (std::string line; std::getline(file, line);) {
+    if (line.find("\"durable\":true") == std::string::npos) continue;
+    last = std::strtoull(&line[line.find("\"step\":") + 7], nullptr, 10);
+  }
+  return last;
+}
+
+// With --sync-steps every step behind a whole checkpoint is reported as durable, and is.
+TEST_F(StepLogRun, WhatIsReportedDurableIsMadeAgain) {
+  KillAt(8, "first", Words("first", Logging({{"--sync-steps", ""}})));
+  const auto again = Start(Words("killed", Logging({{"--sync-steps", ""}, {"--resume", "latest"}})),
+                           {"TIDEPOOL_KILL_AT=trainer.step_sealed:5"});
+  ASSERT_EQ(again->Wait(kRunNs)->signal, SIGKILL);
+  const uint64_t from = ReplayedTo(again->Output());
+  ASSERT_GE(from, 5U) << again->Output();
+  EXPECT_EQ(LastDurable(Out("killed") + "/metrics.jsonl"), from + 4) << again->Output();
+  const auto last = Start(Words("last", Logging({{"--resume", "latest"}, {"--steps", "30"}})));
+  ExpectDone(last.get());
+  EXPECT_GE(ReplayedTo(last->Output()), from + 4) << last->Output();
+  EXPECT_EQ(LastDurable(Out("last") + "/metrics.jsonl"), 30U) << "the last step is waited for";
+}
+
 // Points that a log passes, of the process that writes it, the trainer and memserver.
-constexpr const char* kPoints[] = {
-    "writer.log_begun",   "writer.gradients_logged",   "writer.step_logged",
-    "writer.log_synced",  "writer.log_trimmed",        "client.steps_sent",
-    "server.steps_begun", "server.gradients_streamed", "server.step_streamed"};
+constexpr const char* kPoints[] = {"writer.log_begun",          "writer.gradients_logged",
+                                   "writer.step_logged",        "writer.log_synced",
+                                   "writer.log_trimmed",        "writer.safe_told",
+                                   "client.steps_sent",         "server.steps_begun",
+                                   "server.gradients_streamed", "server.step_streamed"};
 
 // At each point; the second one meets what recovered from the first.
 constexpr int kKills = 2;
