@@ -166,10 +166,37 @@ class WithAServer(unittest.TestCase):
         told = re.findall(r"^\| `(Tidepool\w+)` \|", text_of("../docs/operations.md"), re.M)
         self.assertEqual(told, alerts)
 
+    def metrics(self):
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
+            return answer.read().decode()
+
+    def test_the_scrape_example_is_for_these_rules_and_this_server(self):
+        text = text_of("monitoring/tidepool-scrape.yaml")
+        for rules in re.findall(r"^  - (\S+\.yaml)$", text, re.M):
+            self.assertTrue(os.path.exists(os.path.join(PACKAGING, "monitoring", rules)))
+        job = re.search(r"^  - job_name: (\w+)", text, re.M).group(1)
+        self.assertIn(f'up{{job="{job}"}}', text_of("monitoring/tidepool-alerts.yaml"))
+        address = re.search(r'targets: \["(\S+)"\]', text).group(1)
+        for page in ("../docs/operations.md", "monitoring/tidepool-scrape.yaml"):
+            self.assertIn(f"--metrics-listen {address}", text_of(page))
+        self.assertTrue(self.slurm("prolog.sh").returncode == 0 and self.metrics().startswith("# HELP tidepool_"), "the server answers the scrape")
+
+    def test_prometheus_takes_rules_example_and_metrics(self):
+        promtool = shutil.which("promtool")  # of Debian's package prometheus, which also starts a server: scripts/setup leaves it alone
+        if promtool is None:
+            print("promtool is not here: rules, example and metrics are checked without it", file=sys.stderr)
+            return
+        for words in (["check", "rules", os.path.join(PACKAGING, "monitoring", "tidepool-alerts.yaml")], ["check", "config", os.path.join(PACKAGING, "monitoring", "tidepool-scrape.yaml")],
+                      ["test", "rules", os.path.join(ROOT, "tests", "scripts", "alerts_test.yaml")]):
+            done = run(promtool, *words)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(self.slurm("prolog.sh").returncode, 0)
+        done = subprocess.run([promtool, "check", "metrics"], input=self.metrics(), capture_output=True, text=True, check=False, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
     def test_dashboard_and_alerts_name_metrics_that_there_are(self):
         self.assertEqual(self.slurm("prolog.sh").returncode, 0)
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:
-            metrics = answer.read().decode()
+        metrics = self.metrics()
         families = set(re.findall(r"^# TYPE (\w+) ", metrics, re.M))
         families |= {name + "_bucket" for name in re.findall(r"^# TYPE (\w+) histogram$", metrics, re.M)}
         dashboard = json.loads(text_of("monitoring/tidepool-dashboard.json"))
