@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -63,6 +64,16 @@ def add_program(name):
             self.assertLessEqual(regime["round_trip_ns"][0], regime["round_trip_ns"][1], regime)
 
     setattr(Programs, f"test_{name}", test)
+
+
+class WithoutFio(unittest.TestCase):
+    def test_nvme_says_once_that_fio_is_missing(self):
+        with tempfile.TemporaryDirectory() as drive:
+            words = [os.path.join(Programs.folder, "bench_nvme"), drive, "--only", "steps", "--rounds", "1", "--elements", "1048576"]
+            done = subprocess.run(words, env={**os.environ, "PATH": drive}, capture_output=True, text=True, check=False, timeout=100)
+            self.assertIn(done.returncode, (0, 3), done.stderr)
+            self.assertEqual([line.split(" (")[0] for line in done.stderr.splitlines() if "fio" in line], ["bench_nvme: the program fio is missing"])
+            self.assertEqual(os.listdir(drive), [])
 
 
 def add_probe():

@@ -13,6 +13,11 @@ from page_server import PageServer
 BIN = sys.argv.pop()
 
 
+def open_text(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
 class Page(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -54,6 +59,27 @@ class Page(unittest.TestCase):
         self.page.memctl("drain")
         self.assertEqual(self.page.stream(2)[1][1]["status"]["state"], "draining")
         self.page.memctl("undrain")
+
+    def seconds_of_memserver(self):
+        """CPU time of all its threads."""
+        tasks = f"/proc/{self.page.server.pid}/task"
+        return sum(int(open_text(f"{tasks}/{thread}/schedstat").split()[0]) for thread in os.listdir(tasks)) / 1e9
+
+    def test_a_page_that_is_open_takes_memserver_less_than_a_hundredth_of_a_core(self):
+        words = ["--socket-dir", self.page.folder.name, "--name", "gpt", "--steps", "3", "--chunks", "300", "--elements", "64", "--stay"]
+        trainer = subprocess.Popen([os.path.join(BIN, "..", "tests", "thin_trainer"), *words], stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+        try:
+            self.assertIn("stays", trainer.stdout.readline())
+            looked, used = time.monotonic(), self.seconds_of_memserver()
+            looks = self.page.stream(8)[1]
+            share = (self.seconds_of_memserver() - used) / (time.monotonic() - looked)
+            self.assertEqual({len(look["residency"]["jobs"]) for look in looks}, {1})
+            self.assertGreater(share, 0)
+            self.assertLess(share, 0.01)
+        finally:
+            trainer.kill()
+            trainer.wait(60)
+            trainer.stdout.close()
 
     def test_other_hosts_methods_and_keys_are_refused(self):
         key = "Bearer " + self.page.key
