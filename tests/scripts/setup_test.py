@@ -96,7 +96,7 @@ class Machine(unittest.TestCase):
         self.assertNotIn("pypi-packages", self.setup("--check").stdout)
         asked = self.setup("--check", "--tests")
         self.assertEqual(asked.returncode, 9)
-        self.assertRegex(asked.stdout, r"missing packages of scripts/pypi-packages.txt .*55 MB to download.* transformers==\d")
+        self.assertRegex(asked.stdout, r"missing packages of scripts/pypi-packages.txt .*81 MB to download.* transformers==\d")
         self.assertNotIn("pypi-packages", self.setup("--check", "--tests", "--no-torch").stdout)
 
     def test_the_packages_of_the_python_tests_are_pinned_and_bring_nothing_of_a_gpu(self):

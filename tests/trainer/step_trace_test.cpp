@@ -195,6 +195,8 @@ void CheckForm(const std::string& json) {
   }
   for (const auto& [id, points] : flows) {
     ASSERT_EQ(points.size(), 2u) << id;
+    EXPECT_TRUE(id.starts_with("0x") && id.find_first_not_of("0123456789abcdef", 2) == id.npos)
+        << id << ": Perfetto takes hexadecimal numbers alone";
     EXPECT_EQ(points[0]->at("ph").as_string(), "s");
     EXPECT_EQ(points[1]->at("ph").as_string(), "f");
     EXPECT_EQ(points[1]->at("bp").as_string(), "e");

@@ -1,6 +1,8 @@
 #include "trainer/output/trace_events.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
 
 namespace tidepool::trainer {
@@ -11,7 +13,7 @@ constexpr uint64_t kRowStride = 100;
 }  // namespace
 
 TraceEvents::TraceEvents(int64_t zero_ns, uint64_t process, const std::string& name)
-    : zero_ns_(zero_ns), process_(process) {
+    : zero_ns_(zero_ns), first_process_(process), process_(process) {
   json_.BeginObject().Field("displayTimeUnit", "ms").Key("traceEvents").BeginArray();
   Name("process_name", 0, name);
 }
@@ -67,8 +69,11 @@ void TraceEvents::Add(const TraceSlice& slice) {
 void TraceEvents::AddPoint(const char* kind, const TraceFlow& flow, const TraceSlice& slice,
                            int64_t at_ns) {
   json_.BeginObject().Field("ph", kind).Field("name", flow.name).Field("cat", "chunk");
-  // The process makes the id unique in a file that merges the traces of several ranks.
-  json_.Field("id", std::to_string(process_) + "." + std::to_string(flows_));
+  // Perfetto takes hexadecimal numbers alone. The first process makes the id unique in a file that
+  // merges the traces of several ranks.
+  std::array<char, 16> digits{};
+  const auto end = std::to_chars(digits.begin(), digits.end(), first_process_ << 32 | flows_, 16);
+  json_.Field("id", "0x" + std::string(digits.begin(), end.ptr));
   json_.Field("pid", process_).Field("tid", slice.lane).Field("ts", Micros(at_ns));
   if (*kind == 'f') json_.Field("bp", "e");  // binds the end to the enclosing slice
   json_.EndObject();

@@ -47,6 +47,7 @@ class TraceEvents {
   void AddPoint(const char* kind, const TraceFlow& flow, const TraceSlice& slice, int64_t at_ns);
 
   const int64_t zero_ns_;
+  const uint64_t first_process_;
   uint64_t process_;
   uint64_t flows_ = 0;
   JsonWriter json_;
