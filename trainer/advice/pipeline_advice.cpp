@@ -1,4 +1,5 @@
 #include "trainer/advice/pipeline_advice.h"
+#include "base/text/plural.h"
 
 #include <algorithm>
 #include <utility>
@@ -98,9 +99,7 @@ SharedWay SharedWayOf(const PipelineQuestion& question, const PipelineTask& task
 }
 
 Status FewStages(uint32_t stages, uint32_t gpus) {
-  return Status(ErrorId::kUsageError, std::to_string(stages) +
-                                          (stages == 1 ? " stage" : " stages") + " for " +
-                                          std::to_string(gpus) + " GPUs")
+  return Status(ErrorId::kUsageError, Counted(stages, "stage") + " for " + Counted(gpus, "GPU"))
       .Where("--pipeline " + std::to_string(stages))
       .Why("each GPU computes at least one stage")
       .Fix("give at least --pipeline " + std::to_string(gpus) + ", or auto");

@@ -1,4 +1,5 @@
 #include "trainer/advice/pipeline_run.h"
+#include "base/text/plural.h"
 
 #include <charconv>
 #include <utility>
@@ -57,34 +58,32 @@ Status CheckPipelineRun(const RunOptions& options, const GptShape& shape, uint32
   TP_RETURN_IF_ERROR(CheckNoAdapters(options));
   const uint32_t columns = options.pipeline.columns;
   if (columns == 0 || world % columns != 0) {
-    return Status(ErrorId::kUsageError, std::to_string(world) + " ranks are not " +
-                                            std::to_string(columns) +
-                                            " columns of as many ranks each")
+    return Status(ErrorId::kUsageError, Counted(world, "rank") + " cannot be " +
+                                            Counted(columns, "column") + " of as many ranks each")
         .Where("--columns " + std::to_string(columns))
         .Fix("give a number that divides the number of ranks, or leave --columns out");
   }
 
   const uint32_t width = world / columns;
   if (stages > shape.layers) {
-    return Refused(options, std::to_string(stages) + " stages, and the model has " +
-                                std::to_string(shape.layers) + " layers")
+    return Refused(options, Counted(stages, "stage") + ", and the model has " +
+                                Counted(shape.layers, "layer"))
         .Why("a stage is a run of layers")
         .Fix("give at most --pipeline " + std::to_string(shape.layers));
   }
 
   if (stages > 0 && stages < width) {
-    return Refused(options, std::to_string(stages) + (stages == 1 ? " stage" : " stages") +
-                                " for " + std::to_string(width) +
+    return Refused(options, Counted(stages, "stage") + " for " + std::to_string(width) +
                                 " ranks: some would have nothing to do")
         .Fix("give at least --pipeline " + std::to_string(width) +
              ", or fewer ranks, or more --columns");
   }
 
   if (width > shape.layers) {
-    return Refused(options, std::to_string(width) + " ranks, and the model has " +
-                                std::to_string(shape.layers) + " layers: some would have no stage")
-        .Fix("start at most " + std::to_string(shape.layers) +
-             " ranks, or give --columns, or leave --pipeline out");
+    return Refused(options, Counted(width, "rank") + ", and the model has " +
+                                Counted(shape.layers, "layer") + ": some would have no stage")
+        .Fix("start at most " + Counted(shape.layers, "rank") +
+             ", or give --columns, or leave --pipeline out");
   }
 
   if (options.memory.rcache == "auto") {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/text/json_writer.h"
+#include "base/text/plural.h"
 #include "base/units.h"
 
 namespace tidepool::trainer {
@@ -16,10 +17,6 @@ constexpr uint64_t kMasterBytes = 4;  // per parameter, as the paper counts the 
 std::string Line(const std::string& label, const std::string& text) {
   return label + std::string(std::max<size_t>(label.size() + 1, 10) - label.size(), ' ') + text +
          "\n";
-}
-
-std::string Count(uint64_t count, const char* what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 std::string PercentOf(double share) {
@@ -63,7 +60,7 @@ std::string RatesText(const GpuTopology& topology) {
 std::string RestText(uint64_t stages, uint64_t gpus) {
   if (stages > gpus) return "and the next one's weights come into the rest";
   if (stages == gpus) return "and all stay on their GPUs";
-  return "and all stay on their GPUs; " + Count(gpus - stages, "GPU") +
+  return "and all stay on their GPUs; " + Counted(gpus - stages, "GPU") +
          " would have nothing to do, as more stages take longer";
 }
 
@@ -194,17 +191,18 @@ std::string TimelineText(const PipelineWay& way) {
 
 std::string VerboseText(const PipelineAdvice& advice, const PipelineWords& words) {
   const PipelineLayer& layer = advice.task.layers.front();
-  std::string text = Line("layers", Count(DifferentLayers(advice.task.layers), "different layer") +
-                                        "; the first: " + FormatNs(layer.forward_ns) +
-                                        " forward, " + FormatNs(layer.backward_ns) +
-                                        " backward, weights " + FormatBytes(layer.weight_bytes) +
-                                        ", its output " + FormatBytes(layer.output_bytes));
+  std::string text =
+      Line("layers", Counted(DifferentLayers(advice.task.layers), "different layer") +
+                         "; the first: " + FormatNs(layer.forward_ns) + " forward, " +
+                         FormatNs(layer.backward_ns) + " backward, weights " +
+                         FormatBytes(layer.weight_bytes) + ", its output " +
+                         FormatBytes(layer.output_bytes));
 
   uint64_t tried = 0;
   for (const PipelineWay& way : advice.ways) {
     tried += way.partition.stages_tried;
     text += Line(text.find("\nways") == std::string::npos ? "ways" : "",
-                 way.name + ": " + Count(way.task.stages.size(), "stage") + " of " +
+                 way.name + ": " + Counted(way.task.stages.size(), "stage") + " of " +
                      SizesText(way.task.stages) + " layers, step " +
                      FormatNs(way.schedule.step_ns) + "; " + ProofText(way));
   }
@@ -236,19 +234,19 @@ std::string DescribePipeline(const PipelineAdvice& advice, const PipelineWords& 
   const PipelineQuestion& asked = advice.question;
   const GpuTopology& topology = asked.machine.topology;
   std::string text =
-      Line("pipeline", asked.model.shape.name + ": " + Count(best.task.stages.size(), "stage") +
-                           " of " + Count(advice.task.layers.size(), "layer") + " on " +
-                           Count(topology.gpus(), "GPU") + " (" + topology.Name() + "), " +
+      Line("pipeline", asked.model.shape.name + ": " + Counted(best.task.stages.size(), "stage") +
+                           " of " + Counted(advice.task.layers.size(), "layer") + " on " +
+                           Counted(topology.gpus(), "GPU") + " (" + topology.Name() + "), " +
                            std::to_string(asked.micro_batches) +
                            (asked.micro_batches == 1 ? " micro-batch of " : " micro-batches of ") +
-                           Count(asked.model.sequences, "sequence") + " of " +
-                           Count(asked.model.tokens, "token") + ", " + NameOf(asked.model.dtype));
+                           Counted(asked.model.sequences, "sequence") + " of " +
+                           Counted(asked.model.tokens, "token") + ", " + NameOf(asked.model.dtype));
 
   text += Line("machine", asked.machine.origin + "; " + RatesText(topology) + ", " +
                               FormatFixed(asked.machine.tflops, 1) + " TFLOPS and " +
                               FormatBytes(asked.machine.gpu_bytes) + " a GPU");
   text += Line("stages", StagesText(advice));
-  text += Line("chosen", best.name + ", the shortest of " + Count(advice.ways.size(), "way") +
+  text += Line("chosen", best.name + ", the shortest of " + Counted(advice.ways.size(), "way") +
                              " by its schedule; " + ProofText(best));
   text += Line("mapping", MappingText(best));
   text +=

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/text/plural.h"
 #include "base/units.h"
 
 namespace tidepool::trainer {
@@ -81,7 +82,7 @@ std::string StatesText(const RcacheChoice& c) {
                             c.rates->origin + ")";
 
   if (w.best.uploads == 0) return gains + "; no states there would do better";
-  return gains + "; " + std::to_string(w.best.blocks) + " blocks beside the states of the first " +
+  return gains + "; " + Counted(w.best.blocks, "block") + " beside the states of the first " +
          (w.best.uploads == 1 ? std::string("chunk") : std::to_string(w.best.uploads) + " chunks") +
          " would take " + ms(w.best.seconds) + " of copies and updates instead of " +
          ms(c.share.seconds) +
@@ -227,10 +228,10 @@ SmallRcache SmallestRcache(const ChoiceTask& task, bool on_host, double loss_mos
 
 std::string DescribeChoice(const RcacheChoice& c) {
   const std::string indent = "          ";
-  return "chosen    " + std::to_string(c.share.blocks) + " blocks: of " + RoomText(c) +
+  return "chosen    " + Counted(c.share.blocks, "block") + ": of " + RoomText(c) +
          ", which leaves " + FormatBytes(c.allowed_bytes) + " for blocks, " +
          FormatBytes(c.left_bytes) + " unused\n" + indent + "this order of use needs " +
-         std::to_string(c.smallest_blocks) + " blocks at least, and more than " +
+         Counted(c.smallest_blocks, "block") + " at least, and more than " +
          std::to_string(c.most_blocks) + " save nothing; a step moves " +
          FormatBytes(c.bytes_up()) + " to each rank and " + FormatBytes(c.bytes_down()) +
          " from it\n" + indent + StatesText(c) + "\n";

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/system/whole_file.h"
+#include "base/text/plural.h"
 #include "base/units.h"
 #include "trainer/advice/pipeline_advice.h"
 #include "trainer/advice/pipeline_run.h"
@@ -39,7 +40,7 @@ Result<PipelineMachine> MachineOf(const RunOptions& options, uint32_t ranks) {
 
   if (options.ranks != 0 && options.ranks != gpus) {
     return Status(ErrorId::kUsageError, "--ranks " + std::to_string(options.ranks) + ", and " +
-                                            std::to_string(gpus) + " GPUs in the topology")
+                                            Counted(gpus, "GPU") + " in the topology")
         .Where("--topology " + options.pipeline.topology_file)
         .Why("a pipeline has one rank a GPU")
         .Fix("leave --ranks out");
@@ -85,8 +86,8 @@ Result<BlockProfile> ProfileOf(const PipelineModel& model) {
 
 std::string TitleOf(const PipelineAdvice& advice) {
   return advice.question.model.shape.name + ": " +
-         std::to_string(advice.best().task.stages.size()) + " stages on " +
-         std::to_string(advice.task.gpus) + " GPUs (" + advice.question.machine.topology.Name() +
+         Counted(advice.best().task.stages.size(), "stage") + " on " +
+         Counted(advice.task.gpus, "GPU") + " (" + advice.question.machine.topology.Name() +
          "), a step of " + FormatNs(advice.best().schedule.step_ns);
 }
 
@@ -136,9 +137,8 @@ Result<Asked> AskedFor(const RunOptions& options, uint32_t ranks) {
 Status PlaceStages(const PipelineWay& way, uint32_t width, PipelineOptions* pipeline) {
   const std::vector<uint32_t>& order = way.task.order;
   if (width > 1 && order.size() != width) {
-    return Status(ErrorId::kUsageError, std::to_string(order.size()) +
-                                            " GPUs in the topology, and " + std::to_string(width) +
-                                            " ranks")
+    return Status(ErrorId::kUsageError,
+                  Counted(order.size(), "GPU") + " in the topology, and " + Counted(width, "rank"))
         .Where("--topology " + pipeline->topology_file)
         .Why("a pipeline has one rank a GPU, and each of several columns is one")
         .Fix("start as many ranks a column as the topology has GPUs, or leave --topology out");
@@ -146,8 +146,8 @@ Status PlaceStages(const PipelineWay& way, uint32_t width, PipelineOptions* pipe
 
   const uint32_t world = width * pipeline->columns;
   if (world > 1 && way.partition.ends.size() > kStagesOfRanksMax) {
-    return Status(ErrorId::kUsageError, std::to_string(way.partition.ends.size()) + " stages on " +
-                                            std::to_string(world) + " ranks")
+    return Status(ErrorId::kUsageError,
+                  Counted(way.partition.ends.size(), "stage") + " on " + Counted(world, "rank"))
         .Where("--pipeline " + pipeline->stages)
         .Why("each stage is a data group of its own, and a job has " +
              std::to_string(kStagesOfRanksMax) + " at most")

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/text/plural.h"
 #include "base/units.h"
 #include "trainer/data/text_files.h"
 #include "trainer/data/token_file.h"
@@ -137,7 +138,7 @@ Result<Corpus> FromTextFolder(const std::string& path, const CorpusOptions& opti
   TP_ASSIGN_OR_RETURN(const TextFolder folder, ReadTextFiles(path, options.outputs));
 
   std::string what =
-      std::to_string(folder.kept.size()) + " text files in '" + path + "'" + ReadHow(options);
+      Counted(folder.kept.size(), "text file") + " in '" + path + "'" + ReadHow(options);
   if (!folder.repeats.empty())
     what += " (" + std::to_string(folder.repeats.size()) + " more left out as near-duplicates)";
   if (folder.skipped > 0)

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/check.h"
+#include "base/text/plural.h"
 #include "base/units.h"
 #include "trainer/plan/replay.h"
 
@@ -147,10 +148,9 @@ Share Greedy(const SearchInput& input, const Room& room, bool states_first) {
 Status NoRoom(const SearchInput& input) {
   const uint64_t needed = input.sizes.front().blocks * input.block_bytes;
   return Status(ErrorId::kRcacheTooSmall,
-                "the order of use needs " + std::to_string(input.sizes.front().blocks) +
-                    " blocks of " + FormatBytes(input.block_bytes) + " (" + FormatBytes(needed) +
-                    "), and " + FormatBytes(input.allowed_bytes) +
-                    " of the device can be given to them");
+                "the order of use needs " + Counted(input.sizes.front().blocks, "block") + " of " +
+                    FormatBytes(input.block_bytes) + " (" + FormatBytes(needed) + "), and " +
+                    FormatBytes(input.allowed_bytes) + " of the device can be given to them");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "base/checkpoint/checkpoint_files.h"
 #include "base/log.h"
+#include "base/text/plural.h"
 #include "base/units.h"
 #include "trainer/checkpoint/step_replay.h"
 #include "trainer/run/resuming/resume.h"
@@ -189,9 +190,8 @@ Status TrainingRun::ReplayLog() {
 
   const double seconds =
       static_cast<double>(setup_.clock->NowNs() - begin_ns) / static_cast<double>(kNsPerSecond);
-  voice_.Say("resume    " + std::to_string(log_->steps().size()) +
-             " logged steps made again, to step " + std::to_string(start_.version) + ", in " +
-             FormatDuration(seconds) + "\n");
+  voice_.Say("resume    " + Counted(log_->steps().size(), "logged step") + " made again, to step " +
+             std::to_string(start_.version) + ", in " + FormatDuration(seconds) + "\n");
   log_.reset();
   return {};
 }

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/text/json_writer.h"
+#include "base/text/plural.h"
 #include "base/units.h"
 
 namespace tidepool::trainer {
@@ -39,7 +40,7 @@ class Lines {
 void AddModel(const RunPlan& plan, Lines* lines) {
   const MemoryEstimate& m = plan.memory;
   lines->Add("model", plan.shape.name + ": " + FormatCount(m.parameters) + " parameters, " +
-                          std::to_string(plan.shape.layers) + " layers x " +
+                          Counted(plan.shape.layers, "layer") + " x " +
                           std::to_string(plan.shape.hidden) + ", " + NameOf(plan.layout.dtype));
   if (plan.shape.moe.on()) {
     // Six floating-point operations per weight and token.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/text/plural.h"
 #include "base/units.h"
 
 namespace tidepool::trainer {
@@ -59,12 +60,11 @@ Result<RcachePlan> PlanStagedRcache(const ChunkLayout& layout, const StagePlan& 
   const char* or_else =
       stages.stages() < stages.cuts.ends.back() ? ", or more stages with --pipeline" : "";
 
-  return Status(ErrorId::kRcacheTooSmall,
-                "--rcache " + rcache +
-                    " has no room for the weights of one stage: the largest of " +
-                    std::to_string(stages.stages()) + " stages needs " +
-                    std::to_string(stages.blocks_of_one) + " blocks of " +
-                    FormatBytes(layout.BlockBytes()))
+  return Status(
+             ErrorId::kRcacheTooSmall,
+             "--rcache " + rcache + " has no room for the weights of one stage: the largest of " +
+                 Counted(stages.stages(), "stage") + " needs " +
+                 Counted(stages.blocks_of_one, "block") + " of " + FormatBytes(layout.BlockBytes()))
       .Where("--rcache " + rcache)
       .Why("beside them are " + FormatBytes(layout.ResidentBytes(rank)) +
            " of resident chunks and " + FormatBytes(stages.tail_bytes) + " of sums of gradients")

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/system/whole_file.h"
+#include "base/text/plural.h"
 #include "base/units.h"
 #include "trainer/advice/pipeline_run.h"
 #include "trainer/run/describe_plan.h"
@@ -338,7 +339,7 @@ void TrainingRun::SayDone(const std::string& kept) const {
       start_.version > 0
           ? "; the last " + std::to_string(summary_.steps - start_.version) + " of them in "
           : " in ";
-  voice_.Say("done      " + std::to_string(summary_.steps) + " steps" + after +
+  voice_.Say("done      " + Counted(summary_.steps, "step") + after +
              FormatDuration(summary_.seconds) +
              (summary_.stopped
                   ? " (stopped by a signal; " + WhatIsLeft(options_, plan_.spec.name, kept) + ")"

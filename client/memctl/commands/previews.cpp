@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/text/json_writer.h"
+#include "base/text/plural.h"
 #include "base/units.h"
 #include "client/memctl/commands/admin_calls.h"
 #include "client/memctl/commands/changes.h"
@@ -37,7 +38,7 @@ Result<StatusView> StatusOf(const Invocation& invocation) {
 // "release job gpt (number 3, training, 41 steps)".
 std::string OfJob(const char* verb, const JobView& job) {
   return verb + (" job " + job.name) + " (number " + std::to_string(job.id) + ", " +
-         StateText(job) + ", " + Plural(job.version, "step") + ")";
+         StateText(job) + ", " + Counted(job.version, "step") + ")";
 }
 
 // The refusal that memserver would give. Ranks of an awaited job are expected back after a restart.
@@ -56,7 +57,7 @@ Result<Preview> OfRelease(const Invocation& invocation) {
     TP_RETURN_IF_ERROR(HasRanks(job, "end its trainers first, or both with --force"));
   Preview preview{OfJob("release", job), {}};
   if (job.ranks_attached > 0)
-    preview.effects.push_back(Plural(job.ranks_attached, "attached rank") + " ended");
+    preview.effects.push_back(Counted(job.ranks_attached, "attached rank") + " ended");
   preview.effects.push_back(Exact(job.pool_bytes) + " of the pool given back");
   if (job.nvme_bytes > 0) preview.effects.push_back(Exact(job.nvme_bytes) + " on NVMe given back");
   if (job.rcache_bytes > 0)
@@ -91,7 +92,7 @@ Result<Preview> OfEvict(const Invocation& invocation) {
   Preview preview{OfJob("evict", job),
                   {},
                   {{"chunks", chunks}, {"pool_bytes", job.pool_bytes}, {"nvme_bytes_free", free}}};
-  preview.effects = {"the states of " + Plural(chunks, "chunk") + " of " +
+  preview.effects = {"the states of " + Counted(chunks, "chunk") + " of " +
                          std::to_string(job.chunks) + " go to NVMe, which has " + Exact(free) +
                          " free",
                      "they stay there until the job ends: its steps then wait for the drive",
@@ -107,7 +108,7 @@ Result<Preview> OfSuspend(const Invocation& invocation) {
                   {{"ranks", job.ranks_attached}, {"pool_bytes", job.pool_bytes}}};
   if (job.suspended) return preview;
   preview.effects = {
-      Plural(job.ranks_attached, "attached rank") + " served no longer, until it is resumed",
+      Counted(job.ranks_attached, "attached rank") + " served no longer, until it is resumed",
       Exact(job.pool_bytes) + " of the pool kept; beyond its lease where an operator suspends it"};
   return preview;
 }
@@ -118,7 +119,7 @@ Result<Preview> OfResume(const Invocation& invocation) {
                   {"it is not suspended: nothing changes"},
                   {{"ranks", job.ranks_attached}}};
   if (job.suspended)
-    preview.effects = {Plural(job.ranks_attached, "attached rank") + " served again"};
+    preview.effects = {Counted(job.ranks_attached, "attached rank") + " served again"};
   return preview;
 }
 
@@ -163,10 +164,10 @@ Result<Preview> OfDrain(const Invocation& invocation) {
                                    ? "it is drained already: nothing changes"
                                    : "no new jobs are taken, until memctl undrain");
 
-  preview.effects.push_back(Plural(status.jobs, "job") + " with " +
-                            Plural(status.sessions, "attached rank") + " go on");
+  preview.effects.push_back(Counted(status.jobs, "job") + " with " +
+                            Counted(status.sessions, "attached rank") + " go on");
   if (const auto wait = invocation.fields.find("wait"); wait != invocation.fields.end()) {
-    preview.effects.push_back("then waits for the end of " + Plural(status.sessions, "rank") +
+    preview.effects.push_back("then waits for the end of " + Counted(status.sessions, "rank") +
                               ", at most " + wait->second);
   }
   return preview;
@@ -194,17 +195,17 @@ Result<Preview> OfShutdown(const Invocation& invocation) {
       Exact(status.pool_used) + " of the pool" +
       (status.nvme_used > 0 ? ", " + Exact(status.nvme_used) + " on NVMe" : "");
   if (!invocation.force) {
-    preview.effects = {Plural(status.jobs, "job") + " kept for the next memserver: " + held +
+    preview.effects = {Counted(status.jobs, "job") + " kept for the next memserver: " + held +
                            "; refused where no keeper holds them",
-                       Plural(status.sessions, "attached rank") + " wait for it"};
+                       Counted(status.sessions, "attached rank") + " wait for it"};
     return preview;
   }
 
   if (status.sessions > 0)
-    preview.effects.push_back(Plural(status.sessions, "attached rank") + " ended");
+    preview.effects.push_back(Counted(status.sessions, "attached rank") + " ended");
   for (const JobView& job : jobs) {
     preview.effects.push_back("job " + job.name + " ended (" + StateText(job) + ", " +
-                              Plural(job.version, "step") + "): its states are lost");
+                              Counted(job.version, "step") + "): its states are lost");
   }
   preview.effects.push_back(held + " given back");
   return preview;

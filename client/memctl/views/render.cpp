@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "base/text/plural.h"
 #include "base/units.h"
 #include "client/memctl/views/table.h"
 
@@ -42,8 +43,8 @@ void AddLate(const NvmeView& nvme, Lines* lines) {
 // Adds the pieces that a drive failed to write.
 void AddUnwritten(const NvmeView& nvme, Lines* lines) {
   if (nvme.writes_failed + nvme.pieces_in_pool + nvme.pieces_waiting == 0) return;
-  lines->push_back("WARNING " + Plural(nvme.writes_failed, "write") + " failed; " +
-                   Plural(nvme.pieces_in_pool, "piece") + " in the pool instead (" +
+  lines->push_back("WARNING " + Counted(nvme.writes_failed, "write") + " failed; " +
+                   Counted(nvme.pieces_in_pool, "piece") + " in the pool instead (" +
                    FormatBytes(nvme.bytes_in_pool) + "), " + std::to_string(nvme.pieces_waiting) +
                    " waiting for room there");
 
@@ -57,10 +58,6 @@ void AddUnwritten(const NvmeView& nvme, Lines* lines) {
 }
 
 }  // namespace
-
-std::string Plural(uint64_t count, const std::string& noun) {
-  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
-}
 
 std::string StateText(const JobView& job) {
   return job.suspended ? "suspended" : job.state;
@@ -203,11 +200,11 @@ void AddDemotion(const DemotionView& demotion, Lines* lines) {
     lines->push_back("MOVING  job " + std::to_string(demotion.job) + " (" +
                      Printable(demotion.name) +
                      ") from the pool: " + std::to_string(demotion.pieces_written) + " of " +
-                     Plural(demotion.pieces, "piece"));
+                     Counted(demotion.pieces, "piece"));
   }
   if (demotion.moved + demotion.failed + demotion.dropped == 0) return;
 
-  lines->push_back("moved   " + Plural(demotion.moved, "job") + " whose room others needed, " +
+  lines->push_back("moved   " + Counted(demotion.moved, "job") + " whose room others needed, " +
                    FormatBytes(demotion.bytes_freed) + " of the pool; " +
                    std::to_string(demotion.failed) + " failed, " +
                    std::to_string(demotion.dropped) + " dropped");
@@ -233,17 +230,17 @@ Lines RenderNvme(const NvmeView& nvme, const Style& style) {
   Lines lines = table.Lines(style.header);
   lines.emplace_back();
   lines.push_back("engine  " + Printable(nvme.engine) + "; " +
-                  Plural(nvme.repetitions, "repetition") + " after errors");
+                  Counted(nvme.repetitions, "repetition") + " after errors");
 
   if (nvme.stalled > 0)
-    lines.push_back("WARNING the drive has not answered " + Plural(nvme.stalled, "request") +
+    lines.push_back("WARNING the drive has not answered " + Counted(nvme.stalled, "request") +
                     " for 10 s");
   AddLate(nvme, &lines);
   AddUnwritten(nvme, &lines);
   AddDemotion(nvme.demotion, &lines);
   std::string scrub = "scrub   " + Printable(nvme.scrub_state);
   if (nvme.scrub_state != "never") {
-    scrub += ": " + std::to_string(nvme.pieces_checked) + " of " + Plural(nvme.pieces, "piece") +
+    scrub += ": " + std::to_string(nvme.pieces_checked) + " of " + Counted(nvme.pieces, "piece") +
              " checked, " + FormatBytes(nvme.bytes_checked) + " in " +
              FormatDuration(nvme.seconds) + "; " + std::to_string(nvme.damaged) + " damaged";
   }

@@ -20,9 +20,6 @@ struct Style {
 
 using Lines = std::vector<std::string>;
 
-// "1 rank", "2 ranks".
-std::string Plural(uint64_t count, const std::string& noun);
-
 // One screen: memserver's own status.
 Lines RenderStatus(const StatusView& status, const Style& style);
 // The state of a job, or that it is suspended.

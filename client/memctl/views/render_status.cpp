@@ -1,6 +1,7 @@
 // RenderStatus: one screen: memserver's own status.
 #include <algorithm>
 
+#include "base/text/plural.h"
 #include "base/units.h"
 #include "client/memctl/views/render.h"
 #include "client/memctl/views/table.h"
@@ -36,7 +37,7 @@ void AddGpu(const GpuView& gpu, const Style& style, Lines* lines) {
   std::string line = Printable(gpu.name);
   line.resize(std::max<size_t>(line.size() + 1, 10), ' ');
   line +=
-      Printable(gpu.model) + ", " + FormatBytes(gpu.bytes) + ", " + Plural(gpu.sessions, "rank");
+      Printable(gpu.model) + ", " + FormatBytes(gpu.bytes) + ", " + Counted(gpu.sessions, "rank");
   if (gpu.taken > 0) line += "; " + FormatBytes(gpu.taken) + " taken by memserver";
   const bool whole = gpu.pinned_bytes >= gpu.pool_bytes;
   line += whole ? "; the whole pool is registered"
@@ -78,19 +79,19 @@ Lines RenderStatus(const StatusView& status, const Style& style) {
 
   if (status.frozen_chunks > 0) {
     lines.push_back("frozen    " + FormatBytes(status.frozen_bytes) + " of that in " +
-                    Plural(status.frozen_chunks, "frozen chunk") + ", each counted once");
+                    Counted(status.frozen_chunks, "frozen chunk") + ", each counted once");
   }
   lines.push_back("pages     " + Pages(status));
   if (status.nvme_bytes > 0) {
     lines.push_back("NVMe      " + Bar(status.nvme_used, status.nvme_bytes) + "   " +
                     FormatBytes(status.nvme_used) + " of " + FormatBytes(status.nvme_bytes) + "; " +
                     FormatBytes(status.nvme_read) + " read, " + FormatBytes(status.nvme_written) +
-                    " written, " + Plural(status.nvme_repetitions, "repetition"));
+                    " written, " + Counted(status.nvme_repetitions, "repetition"));
   }
 
   if (status.nvme_stalled > 0)
     lines.push_back("WARNING   the drive has not answered " +
-                    Plural(status.nvme_stalled, "request") + " for 10 s");
+                    Counted(status.nvme_stalled, "request") + " for 10 s");
   if (!status.nvme_failed.empty()) {
     lines.push_back("WARNING   a flush of " + Printable(status.nvme_failed) +
                     " failed: it takes no new jobs");
@@ -100,13 +101,13 @@ Lines RenderStatus(const StatusView& status, const Style& style) {
                   FormatBytes(status.rcache_used) + " of " + FormatBytes(status.rcache_limit) +
                   " granted to ranks");
   for (const GpuView& gpu : status.gpus) AddGpu(gpu, style, &lines);
-  lines.push_back("jobs      " + Plural(status.jobs, "job") + ", " +
-                  Plural(status.sessions, "rank") + " attached, " +
-                  Plural(status.sessions_ended_badly, "session") + " ended badly since start");
+  lines.push_back("jobs      " + Counted(status.jobs, "job") + ", " +
+                  Counted(status.sessions, "rank") + " attached, " +
+                  Counted(status.sessions_ended_badly, "session") + " ended badly since start");
   lines.push_back("moved     " + FormatBytes(status.bytes_h2d) + " to ranks, " +
                   FormatBytes(status.bytes_d2h) + " from ranks");
   lines.push_back("updated   " + FormatCount(status.parameters_updated) + " parameters by " +
-                  Plural(status.workers, "worker") + ", fetched " +
+                  Counted(status.workers, "worker") + ", fetched " +
                   std::to_string(status.prefetch) + " elements ahead");
 
   if (style.wide) {

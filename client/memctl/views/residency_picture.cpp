@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "base/text/plural.h"
 #include "client/memctl/views/render.h"
 #include "client/memctl/views/stripes.h"
 #include "client/memctl/views/table.h"
@@ -104,7 +105,7 @@ std::string ProgressOf(const ResidencyJob& job) {
 std::string TitleOf(const ResidencyJob& job, size_t fold) {
   std::string title = "job " + Printable(job.name) + " (" + std::to_string(job.id) + ")   " +
                       Printable(job.state) + ", step " + std::to_string(job.version) +
-                      ProgressOf(job) + "   " + std::to_string(job.chunks) + " chunks of up to " +
+                      ProgressOf(job) + "   " + Counted(job.chunks, "chunk") + " of up to " +
                       FormatBytes(job.chunk_bytes_max);
   if (job.step_seconds > 0) title += "   " + FormatDuration(job.step_seconds) + " a step";
   if (fold > 1) title += "   1 column = " + std::to_string(fold) + " chunks";
@@ -136,7 +137,7 @@ size_t AppendJob(const ResidencyJob& job, const Style& style, Lines* lines) {
   }
 
   if (style.header && job.fetches > 0) {
-    lines->push_back("last step: " + std::to_string(job.fetches) + " fetches, " +
+    lines->push_back("last step: " + Counted(job.fetches, "fetch") + ", " +
                      FormatBytes(job.bytes_fetched) + " to ranks; " +
                      std::to_string(job.fetches_waited) + " waited for their update");
   }

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "base/picture/chart.h"
+#include "base/text/plural.h"
 #include "base/units.h"
 #include "client/admin/view_fields.h"
 
@@ -45,16 +46,16 @@ std::string Sums(const std::vector<StepMetrics>& steps) {
   const auto share = [&all](uint64_t some) {
     return Percent(static_cast<double>(some) / static_cast<double>(all.accesses()));
   };
-  std::string text = "<p>" + std::to_string(steps.size()) + " steps; of " +
+  std::string text = "<p>" + Counted(steps.size(), "step") + "; of " +
                      std::to_string(all.accesses()) + " accesses " + share(all.hits) +
                      " found their chunk there and " + share(all.ahead) + " fetched ahead; " +
-                     std::to_string(all.prefetches_late) + " prefetches in " +
-                     std::to_string(late_steps) + " steps came late; " + FormatDuration(waited) +
+                     Counted(all.prefetches_late, "prefetch") + " in " +
+                     Counted(late_steps, "step") + " came late; " + FormatDuration(waited) +
                      " of " + FormatDuration(seconds) + " were waited";
 
   if (planned > 0) {
-    text += "; fetched in " + std::to_string(planned) +
-            " steps with a recorded order: " + FormatBytes(all.bytes_h2d) + ", by Belady's rule " +
+    text += "; fetched in " + Counted(planned, "step") +
+            " with a recorded order: " + FormatBytes(all.bytes_h2d) + ", by Belady's rule " +
             FormatBytes(all.bytes_h2d_least);
   }
   return text + "</p>\n";
@@ -191,7 +192,7 @@ std::string TimeChart(const std::vector<StepMetrics>& steps) {
     if (step.prefetches_late == 0) continue;
     chart.marks.push_back({chart.at[i], step.seconds,
                            "step " + std::to_string(step.step) + ": " +
-                               std::to_string(step.prefetches_late) + " late prefetches"});
+                               Counted(step.prefetches_late, "late prefetch")});
   }
   ScaleOver(&chart, false, AxisUnit::kSeconds);
   return Chart(chart);

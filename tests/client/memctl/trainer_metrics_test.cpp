@@ -52,10 +52,10 @@ TEST_F(Metrics, ToldAreTheHitRateItsBoundAndTheStepsWithLatePrefetches) {
   EXPECT_DOUBLE_EQ(steps->at(1).kept_rate_best(), 0.85) << "three of the four fetches had to be";
   const std::string page = RenderMetrics(*steps);
   EXPECT_THAT(page, HasSubstr("2 steps; of 40 accesses 80.0 % found their chunk there and 10.0 % "
-                              "fetched ahead; 1 prefetches in 1 steps came late; "
+                              "fetched ahead; 1 prefetch in 1 step came late; "
                               "250 ms of 1.0 s were waited"));
   EXPECT_THAT(page,
-              HasSubstr("in 1 steps with a recorded order: 4.00 KiB, by Belady's rule 3.00 KiB"));
+              HasSubstr("in 1 step with a recorded order: 4.00 KiB, by Belady's rule 3.00 KiB"));
   EXPECT_THAT(page, HasSubstr("<title>step 3: 1 late prefetches</title>"));
   EXPECT_THAT(page, HasSubstr("points=\"0,200 1000,200\"")) << "80 %";
   EXPECT_THAT(page, HasSubstr("points=\"0,200 1000,150\"")) << "at most 85 %";

@@ -140,7 +140,7 @@ TEST(Search, TellsWhatTheSmallestRcacheNeeds) {
   input.allowed_bytes = input.block_bytes - 1;
   const Status status = Search(input).status();
   EXPECT_EQ(status.id(), ErrorId::kRcacheTooSmall);
-  EXPECT_NE(status.what().find("needs 1 blocks"), std::string::npos) << status.what();
+  EXPECT_NE(status.what().find("needs 1 block "), std::string::npos) << status.what();
 }
 
 TEST(Search, CountsTheLongerOfCopiesAndHostUpdatesWhereTheyOverlap) {

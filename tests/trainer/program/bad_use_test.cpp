@@ -74,9 +74,9 @@ TEST_F(TrainerBadUse, WhatIsNoPipelineOfSeveralRanksIsRefused) {
   expect("2", {"5"}, kExitUsage, {"TP1001", "5 stages, and the model has 4 layers"});
   expect("5", {"auto"}, kExitUsage, {"TP1001", "5 ranks, and the model has 4 layers"});
   expect("2", {"2", "--topology", one_gpu}, kExitUsage,
-         {"TP1001", "1 GPUs in the topology, and 2 ranks"});
+         {"TP1001", "1 GPU in the topology, and 2 ranks"});
   expect("2", {"2", "--device-memory", "1MiB"}, 20, {"TP2303"});
-  expect("3", {"3", "--columns", "2"}, kExitUsage, {"TP1001", "3 ranks are not 2 columns"});
+  expect("3", {"3", "--columns", "2"}, kExitUsage, {"TP1001", "3 ranks cannot be 2 columns"});
   expect("4", {"1", "--columns", "2"}, kExitUsage, {"TP1001", "1 stage for 2 ranks"});
   Expect({{"run", "--preset", "tiny", "--columns", "2"}, kExitUsage, {"TP1001", "--pipeline"}});
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "base/text/plural.h"
 #include "base/units.h"
 #include "trainer/plan/pipeline/stage_label.h"
 #include "trainer/plan/pipeline/stage_times.h"
@@ -157,11 +158,11 @@ Partition Given(const StageTable& table, std::vector<uint32_t> ends) {
 
 Result<Partition> FindPartition(const StageTable& table, const PartitionLimits& limits) {
   if (limits.stages > table.layers()) {
-    return Status(ErrorId::kUsageError, std::to_string(limits.stages) + " stages of " +
-                                            std::to_string(table.layers()) + " layers")
+    return Status(ErrorId::kUsageError,
+                  Counted(limits.stages, "stage") + " of " + Counted(table.layers(), "layer"))
         .Where("stages of the pipeline")
         .Why("a stage has at least one layer")
-        .Fix("give at most " + std::to_string(table.layers()) + " stages, or auto");
+        .Fix("give at most " + Counted(table.layers(), "stage") + ", or auto");
   }
   if (table.layers_max() == 0) return DoesNotFit(table);
 
@@ -175,7 +176,7 @@ Result<Partition> FindPartition(const StageTable& table, const PartitionLimits& 
                                                  FormatBytes(table.task().gpu_bytes) + " a GPU")
       .Where("stages of the pipeline")
       .Why("the fewest stages that fit are " + std::to_string(least.ends.size()))
-      .Fix("give at least " + std::to_string(least.ends.size()) + " stages, or auto");
+      .Fix("give at least " + Counted(least.ends.size(), "stage") + ", or auto");
 }
 
 Result<Partition> MaximumStages(const StageTable& table) {
