@@ -28,7 +28,8 @@ ServerSpan ReadSpan(Fields& fields) {
   uint64_t number = 0, begin_ns = 0, end_ns = 0;
   fields.Read("what", &span.what).Read("chunk", &span.chunk).Read("piece", &span.piece);
   fields.Read("begin_ns", &begin_ns).Read("end_ns", &end_ns);
-  for (auto& [key, who] : {std::pair{"rank", &span.rank}, std::pair{"worker", &span.worker}}) {
+  for (auto& [key, who] : {std::pair{"rank", &span.rank}, std::pair{"worker", &span.worker},
+                           std::pair{"drive", &span.drive}}) {
     if (fields.IsNull(key)) continue;
     fields.Read(key, &number);
     *who = number;

@@ -15,8 +15,9 @@ namespace tidepool::client {
 
 // Something that memserver did for a job.
 struct ServerSpan {
-  std::string what;                      // "fetch", "update", ... (docs/admin_api.md lists them)
-  std::optional<uint64_t> rank, worker;  // for whom it copied, or which worker did it: one of them
+  std::string what;  // "fetch", "update", ... (docs/admin_api.md lists them)
+  // For which rank it was done, or which worker or NVMe directory did it: one of them.
+  std::optional<uint64_t> rank, worker, drive;
   uint64_t chunk = 0, piece = 0;
   int64_t begin_ns = 0, end_ns = 0;
 };

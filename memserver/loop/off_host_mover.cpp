@@ -31,6 +31,19 @@ bool OffHostMover::TakeStoredAndUpdated(Job* job) {
   return worked;
 }
 
+// Notes the transfer if its job is recorded.
+void OffHostMover::Record(const TierDone& done) const {
+  const Job* const job = tables_->FindJob(done.job);
+  if (job == nullptr || job->spans == nullptr) return;
+  const StagedPiece& piece = neighbours_.tier->staging().at(done.staging);
+  job->spans->Add({.kind = done.kind == nvme::IoKind::kWrite ? SpanKind::kWrite : SpanKind::kRead,
+                   .by = done.directory,
+                   .chunk = piece.chunk,
+                   .piece = piece.piece,
+                   .begin_ns = piece.transfer.begin_ns,
+                   .end_ns = job->spans->NowNs()});
+}
+
 // Reports the end of a transfer to the owner of its piece.
 void OffHostMover::EndTransfer(const TierDone& done) {
   switch (done.owner) {
@@ -57,6 +70,7 @@ bool OffHostMover::PollTier() {
   TierDone done;
   while (neighbours_.tier->Next(&done)) {
     worked = true;
+    Record(done);
     EndTransfer(done);
   }
 
@@ -183,6 +197,7 @@ bool OffHostMover::PollGpus() {
   for (const auto& job : tables_->jobs) {
     if (!job->states->uses_gpus()) continue;
     any = true;
+    job->gpus.Record(job->spans);
     worked |= job->gpus.Progress(kCopyBytesPerTurn);
     worked |= TakeStoredAndUpdated(job.get());
   }

@@ -25,6 +25,7 @@ class OffHostMover {
   bool PollGpus();
 
  private:
+  void Record(const TierDone& done) const;
   void EndTransfer(const TierDone& done);
   void TakeLate(const TierLate& late);
   void LogLate(const TierLate& late) const;

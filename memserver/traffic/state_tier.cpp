@@ -198,7 +198,9 @@ PieceBuffer StateTier::PieceIn(uint32_t staging, uint64_t payload_bytes) const {
 }
 
 void StateTier::Start(uint32_t staging, const PieceTransfer& transfer) {
-  table_.BeginTransfer(staging, transfer);
+  PieceTransfer begun = transfer;
+  begun.begin_ns = clock_->NowNs();
+  table_.BeginTransfer(staging, begun);
   std::byte* const data = staging_.data() + staging * kStagingBytes;
   transfers_.Start({transfer.kind, 3 * table_.at(staging).directory, transfer.offset, data,
                     nvme::kPieceHeaderBytes + transfer.payload_bytes, staging});

@@ -83,6 +83,7 @@ uint64_t GpuQueue::BeginUnit(Rank rank, const UpdateFactors& factors) {
   if (unit.task.kind == Kind::kUpdate)
     unit.count = std::min(unit.count, ElementsOfRuns(chunk, unit.begin));
   unit.place = std::exchange(lane.place, (lane.place + 1) % shm::kGpuUnitsInFlight);
+  unit.begin_ns = spans_ != nullptr ? spans_->NowNs() : 0;
 
   const uint64_t bytes = Begin(rank, unit, factors);
   unit.marker = StreamOf(rank, unit)->Record();
@@ -242,9 +243,21 @@ bool GpuQueue::EndUnits(Lane* lane, const GpuShare& share) {
     const Unit unit = lane->units.Front();
     lane->units.Pop();
     ended = true;
+    NoteSpan(unit);
     if (!over_) EndUnit(lane, unit);
   }
   return ended;
+}
+
+// From the unit's way to its stream until the loop saw that it has passed.
+void GpuQueue::NoteSpan(const Unit& unit) const {
+  if (spans_ == nullptr || unit.begin_ns == 0) return;
+  spans_->Add({.kind = unit.task.kind == Kind::kUpdate ? SpanKind::kGpuUpdate : SpanKind::kGpuStore,
+               .by = shm::GpuShareOf(states_->spec(), unit.task.chunk),
+               .chunk = unit.task.chunk,
+               .piece = static_cast<uint32_t>(unit.begin / shm::kPieceElements),
+               .begin_ns = unit.begin_ns,
+               .end_ns = spans_->NowNs()});
 }
 
 void GpuQueue::EndUnit(Lane* lane, const Unit& unit) {

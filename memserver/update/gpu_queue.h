@@ -23,11 +23,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "memserver/residency/spans/span_log.h"
 #include "memserver/traffic/fixed_ring.h"
 #include "memserver/traffic/gpu_states.h"
 #include "memserver/update/work.h"
@@ -58,6 +60,10 @@ class GpuQueue {
   // Puts the next unit on a stream that has room; an update only if `may_update`, with these
   // factors by parameter group.
   Begun BeginNext(bool may_update, const UpdateFactors& factors);
+  // Units that begin from now on are recorded here; null: none is.
+  void Record(const std::shared_ptr<SpanLog>& log) {
+    if (log != spans_) spans_ = log;
+  }
   // Checks which units have passed; true if one has. Copies at most about `bytes_max` if the loop's
   // thread does the copying.
   bool Progress(uint64_t bytes_max);
@@ -94,6 +100,7 @@ class GpuQueue {
     uint64_t begin = 0, count = 0;  // elements of the chunk
     uint32_t place = 0;             // its stream, and its slot in the staging area
     device::Stream::Marker marker = 0;
+    int64_t begin_ns = 0;  // 0: not recorded
   };
   // The units of one share.
   struct Lane {
@@ -118,6 +125,7 @@ class GpuQueue {
   void BeginUpdate(Rank rank, const Unit& unit, const UpdateFactors& factors);
   bool EndUnits(Lane* lane, const GpuShare& share);
   void EndUnit(Lane* lane, const Unit& unit);
+  void NoteSpan(const Unit& unit) const;
   void NoteStored(const Chunk& chunk) const;
 
   JobStates* const states_;
@@ -128,6 +136,7 @@ class GpuQueue {
   FixedRing<Finished> finished_;
   Rank next_ = 0;  // whose turn is next
   uint64_t units_ = 0;
+  std::shared_ptr<SpanLog> spans_;  // null: units are not recorded
   bool over_ = false;
   Status failure_;
 };

@@ -68,6 +68,8 @@ class Traces(unittest.TestCase):
         self.assertGreaterEqual(lanes["layers and operators"]["depth"], 2)
         for lane in ("compute", "H2D", "D2H", "fetches of rank 0", "gradients of rank 0", "worker 0"):
             self.assertGreater(lanes[lane]["n"], 0, lane)
+        # A rank that sees the seal early sees the writes behind the step before; one that sees it late, the reads ahead of this one.
+        self.assertTrue(any(lane.endswith("of NVMe directory 0") for lane in lanes), lanes)
 
         flows = opened.query(NAMED)
         self.assertEqual(len(flows), events["s"], "every arrow has both of its ends")

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "tests/fakes/fake_clock.h"
 #include "trainer/output/server_lanes.h"
@@ -286,10 +287,10 @@ TEST_F(StepTraceTest, MemserversOwnCopiesAndUpdatesAreAProcessBesideTheRank) {
   const auto at = [zero_ns](int64_t micros) { return zero_ns + micros * 1000; };
   const auto work = [&](const char* what, uint64_t worker, uint64_t piece, int64_t from,
                         int64_t to) {
-    return client::ServerSpan{what, {}, worker, 3, piece, at(from), at(to)};
+    return client::ServerSpan{what, {}, worker, {}, 3, piece, at(from), at(to)};
   };
   const auto copy = [&](const char* what, uint64_t rank, int64_t from, int64_t to) {
-    return client::ServerSpan{what, rank, {}, 3, 0, at(from), at(to)};
+    return client::ServerSpan{what, rank, {}, {}, 3, 0, at(from), at(to)};
   };
   trace_.SetServer({work("update", 1, 0, 1, 4), work("update", 0, 1, 2, 7), copy("fetch", 0, 8, 18),
                     copy("fetch", 1, 9, 12), copy("fetch", 1, 10, 15), copy("fetch", 0, 18, 19),
@@ -329,6 +330,49 @@ TEST_F(StepTraceTest, MemserversOwnCopiesAndUpdatesAreAProcessBesideTheRank) {
       << "from the last piece of the update to each rank's first copy";
   trace_.BeginStep(2);
   EXPECT_EQ(trace_.Render(0).find("memserver"), std::string::npos) << "that was another step";
+}
+
+// A drive's read leads to the work on the piece that it read; an update on a GPU leads to fetches.
+TEST_F(StepTraceTest, DrivesAndGpusOfMemserverHaveLanesAndFlowsToo) {
+  trace_.BeginStep(1);
+  const int64_t zero_ns = trace_.from_ns();
+  Pass(50);
+  const auto at = [zero_ns](int64_t micros) { return zero_ns + micros * 1000; };
+  const auto drive = [&](const char* what, uint64_t number, uint64_t piece, int64_t from) {
+    return client::ServerSpan{what, {}, {}, number, 3, piece, at(from), at(from + 5)};
+  };
+  const auto of_rank = [&](const char* what, uint64_t chunk, int64_t from) {
+    return client::ServerSpan{what, 1, {}, {}, chunk, 0, at(from), at(from + 5)};
+  };
+  const client::ServerSpan scan{"scan", {}, 0, {}, 3, 1, at(8), at(9)},
+      update{"update", {}, 0, {}, 3, 1, at(10), at(20)};
+  trace_.SetServer({drive("read", 1, 1, 2), drive("read", 1, 2, 4), scan, update,
+                    drive("write", 1, 1, 21), of_rank("gpu_update", 4, 10),
+                    of_rank("fetch", 4, 16)});
+  const std::string text = trace_.Render(1);
+  CheckForm(text);
+
+  std::map<int64_t, std::string> names;
+  std::multiset<std::string> seen;
+  const boost::json::value trace = boost::json::parse(text);
+  for (const auto& event : trace.at("traceEvents").as_array()) {
+    if (event.at("pid").to_number<int64_t>() != static_cast<int64_t>(kServerProcess)) continue;
+    const std::string kind(event.at("ph").as_string()), name(event.at("name").as_string());
+    const auto tid = event.at("tid").to_number<int64_t>();
+    if (name == "thread_name") names[tid] = std::string(event.at("args").at("name").as_string());
+    if (kind != "M")
+      seen.insert(kind + " " + names[tid] + ": " + name + " at " +
+                  std::to_string(event.at("ts").to_number<int64_t>()));
+  }
+  EXPECT_EQ(seen, (std::multiset<std::string>{
+                      "X reads of NVMe directory 1: read chunk 3, piece 1 at 2",
+                      "X reads of NVMe directory 1 (2): read chunk 3, piece 2 at 4",
+                      "X writes of NVMe directory 1: write chunk 3, piece 1 at 21",
+                      "X worker 0: scan chunk 3, piece 1 at 8",
+                      "X worker 0: update chunk 3, piece 1 at 10",
+                      "X GPU of rank 1: update chunk 4 at 10", "X fetches of rank 1: chunk 4 at 16",
+                      "s reads of NVMe directory 1: read at 7", "f worker 0: read at 10",
+                      "s GPU of rank 1: updated at 15", "f fetches of rank 1: updated at 16"}));
 }
 
 TEST_F(StepTraceTest, APlannedStepStandsBesideTheRealOneAndBeginsWithIt) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -12,8 +13,10 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr int64_t kAskNs = 5 * kNsPerSecond;
-// Lanes of workers come first. A rank has lanes of its own; the rows of a lane lie between them.
-constexpr uint64_t kFirstRankLane = 1'000'000, kLanesOfRank = 10'000;
+constexpr std::string_view kOnGpu = "gpu_";  // begins the words of what is done on a rank's GPU
+// Lanes of workers come first, then those of drives and those of ranks; the rows of a lane lie
+// between them.
+constexpr uint64_t kFirstDriveLane = 100'000, kFirstRankLane = 1'000'000, kLanesOfOne = 10'000;
 
 struct Lane {
   std::string name;
@@ -27,22 +30,64 @@ std::string ChunkText(const client::ServerSpan& span) {
 // The lane of a span, and its name.
 std::pair<uint64_t, std::string> LaneOf(const client::ServerSpan& span) {
   if (span.worker) return {1 + *span.worker, "worker " + std::to_string(*span.worker)};
+  if (span.drive) {
+    const std::string of_drive = " of NVMe directory " + std::to_string(*span.drive);
+    const uint64_t drive_lane = kFirstDriveLane + *span.drive * kLanesOfOne;
+    if (span.what == "read") return {drive_lane, "reads" + of_drive};
+    return {drive_lane + 1, "writes" + of_drive};
+  }
+
   const uint64_t rank = span.rank.value_or(0);
   const std::string of_rank = " of rank " + std::to_string(rank);
-  const uint64_t first = kFirstRankLane + rank * kLanesOfRank;
+  const uint64_t first = kFirstRankLane + rank * kLanesOfOne;
+  if (span.what.starts_with(kOnGpu)) return {first + 3, "GPU" + of_rank};
   if (span.what == "fetch") return {first, "fetches" + of_rank};
   if (span.what == "gradient") return {first + 1, "gradients" + of_rank};
   return {first + 2, "weights" + of_rank};
 }
 
+// "update" of "gpu_update".
+std::string WorkOf(const client::ServerSpan& span) {
+  return span.what.starts_with(kOnGpu) ? span.what.substr(kOnGpu.size()) : span.what;
+}
+
 std::string NameOf(const client::ServerSpan& span) {
-  if (!span.worker) return ChunkText(span);
+  if (span.rank && !span.what.starts_with(kOnGpu)) return ChunkText(span);
   const std::string piece = span.piece == 0 ? "" : ", piece " + std::to_string(span.piece);
-  return span.what + " " + ChunkText(span) + piece;
+  return WorkOf(span) + " " + ChunkText(span) + piece;
+}
+
+// Flows from the read of each piece to the first work behind it that uses what was read; scans and
+// sums of gradients do not.
+void AddReadFlows(const std::map<uint64_t, Lane>& lanes, TraceEvents* events) {
+  // The name of a read without its first word names the piece, as that of the work does.
+  const auto piece_of = [](const TraceSlice& slice) {
+    return slice.name.substr(slice.name.find(' '));
+  };
+  std::map<std::string, std::vector<TraceSlice>> works;
+  for (const auto& [number, lane] : lanes) {
+    if (number >= kFirstDriveLane) break;
+    for (const TraceSlice& slice : lane.slices) {
+      const bool of_gradients = slice.name.starts_with("scan ") || slice.name.starts_with("sum ");
+      if (!of_gradients) works[piece_of(slice)].push_back(slice);
+    }
+  }
+
+  for (const auto& [number, lane] : lanes) {
+    if (!lane.name.starts_with("reads")) continue;
+    for (const TraceSlice& read : lane.slices) {
+      const TraceSlice* first = nullptr;
+      for (const TraceSlice& work : works[piece_of(read)]) {
+        const bool earlier = first == nullptr || work.from_ns < first->from_ns;
+        if (work.from_ns >= read.to_ns && earlier) first = &work;
+      }
+      if (first != nullptr) events->Add(TraceFlow{"read", read, *first});
+    }
+  }
 }
 
 // Flows from the last update of each chunk to the first copy that each rank has of it.
-void AddFlows(const std::map<uint64_t, Lane>& lanes, TraceEvents* events) {
+void AddUpdateFlows(const std::map<uint64_t, Lane>& lanes, TraceEvents* events) {
   std::map<int64_t, std::vector<TraceSlice>> updates;
   for (const auto& [number, lane] : lanes) {
     for (const TraceSlice& slice : lane.slices) {
@@ -96,7 +141,8 @@ void AddServerLanes(const std::vector<client::ServerSpan>& spans, TraceEvents* e
     events->NameLane(number, lane.name);
     events->AddRows(lane.name, &lane.slices);
   }
-  AddFlows(lanes, events);
+  AddReadFlows(lanes, events);
+  AddUpdateFlows(lanes, events);
 }
 
 Status ServerRecord::Begin() const {

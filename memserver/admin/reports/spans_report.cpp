@@ -26,8 +26,10 @@ std::string SpansReport(const JobRow& job, int64_t since_ns) {
   json.Key("spans").BeginArray();
   for (const Span& span : spans) {
     json.BeginObject().Field("what", NameOf(span.kind));
-    WriteWho("rank", IsCopy(span.kind), span.by, &json);
-    WriteWho("worker", !IsCopy(span.kind), span.by, &json);
+    const SpanWho who = WhoOf(span.kind);
+    WriteWho("rank", who == SpanWho::kRank, span.by, &json);
+    WriteWho("worker", who == SpanWho::kWorker, span.by, &json);
+    WriteWho("drive", who == SpanWho::kDrive, span.by, &json);
     json.Field("chunk", span.chunk).Field("piece", span.piece);
     json.Field("begin_ns", span.begin_ns).Field("end_ns", span.end_ns).EndObject();
   }

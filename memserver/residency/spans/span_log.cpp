@@ -3,8 +3,9 @@
 namespace tidepool::memserver {
 
 const char* NameOf(SpanKind kind) {
-  constexpr std::array<const char*, 9> kNames{"put",  "fetch",   "gradient", "update", "sum",
-                                              "scan", "convert", "stage",    "check"};
+  constexpr std::array<const char*, kSpanKinds> kNames{
+      "put",  "fetch",   "gradient", "gpu_update", "gpu_store", "update", "sum",
+      "scan", "convert", "stage",    "check",      "read",      "write"};
   return kNames[static_cast<size_t>(kind)];
 }
 

@@ -16,28 +16,39 @@
 
 namespace tidepool::memserver {
 
-// What was done. Up to kGradient: a copy for a rank. From kUpdate on: work of a worker.
+// What was done: for a rank, by a worker, or by a drive, in this order.
 enum class SpanKind : uint8_t {
-  kPut,       // weights into the pool
-  kFetch,     // parameters out of the pool
-  kGradient,  // a gradient shard into the pool
-  kUpdate,    // the optimizer's update of a piece of a chunk
-  kSum,       // adds a micro-batch's gradients to those before it
-  kScan,      // norm of a chunk's gradients
-  kConvert,   // between fp32 and 16-bit weights
-  kStage,     // a piece into or out of staging, for NVMe
-  kCheck,     // compares stored bytes with their checksum or hash
+  // For a rank.
+  kPut,        // weights into the pool
+  kFetch,      // parameters out of the pool
+  kGradient,   // a gradient shard into the pool
+  kGpuUpdate,  // the optimizer's update of a unit of a chunk, on the rank's GPU
+  kGpuStore,   // weights of a unit to the states on the rank's GPU, or back for fetches
+  // By a worker.
+  kUpdate,   // the optimizer's update of a piece of a chunk
+  kSum,      // adds a micro-batch's gradients to those before it
+  kScan,     // norm of a chunk's gradients
+  kConvert,  // between fp32 and 16-bit weights
+  kStage,    // a piece into or out of staging, for NVMe
+  kCheck,    // compares stored bytes with their checksum or hash
+  // By a drive.
+  kRead,   // a piece from NVMe into staging
+  kWrite,  // a piece from staging to NVMe
 };
+inline constexpr size_t kSpanKinds = 13;
 // "put", "fetch", ...
 const char* NameOf(SpanKind kind);
-inline bool IsCopy(SpanKind kind) {
-  return kind <= SpanKind::kGradient;
+// For whom, or by whom, such a thing is done.
+enum class SpanWho : uint8_t { kRank, kWorker, kDrive };
+inline SpanWho WhoOf(SpanKind kind) {
+  if (kind >= SpanKind::kRead) return SpanWho::kDrive;
+  return kind >= SpanKind::kUpdate ? SpanWho::kWorker : SpanWho::kRank;
 }
 
 // Something that was done.
 struct Span {
   SpanKind kind = SpanKind::kUpdate;
-  uint32_t by = 0;  // a copy: the rank it is for; work: the worker
+  uint32_t by = 0;  // the number of the rank, the worker or the NVMe directory (WhoOf)
   ChunkId chunk = 0;
   uint32_t piece = 0;  // of the chunk; work that has none: 0
   int64_t begin_ns = 0, end_ns = 0;

@@ -46,6 +46,7 @@ struct PieceTransfer {
   uint64_t offset = 0;         // of the piece's header in the data file
   uint64_t payload_bytes = 0;  // behind the header
   uint64_t range = 0;          // key of the job's range that contains it (StateTier)
+  int64_t begin_ns = 0;        // set by StateTier
 };
 
 // The state of a late transfer.

@@ -133,6 +133,8 @@ inline JobRow GptJob() {
   spans->Add(
       {.kind = SpanKind::kUpdate, .by = 1, .chunk = 4, .piece = 2, .begin_ns = 5, .end_ns = 9});
   spans->Add({.kind = SpanKind::kFetch, .chunk = 4, .begin_ns = 9, .end_ns = 12});
+  spans->Add({.kind = SpanKind::kWrite, .by = 1, .chunk = 4, .begin_ns = 12, .end_ns = 13});
+  spans->Add({.kind = SpanKind::kGpuUpdate, .by = 0, .chunk = 3, .begin_ns = 12, .end_ns = 14});
   gpt.spans = spans;
   return gpt;
 }

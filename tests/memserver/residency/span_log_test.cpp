@@ -13,7 +13,7 @@ namespace span_log_test {
 
 // Every number of a span follows from one, so that a mixture of two is seen.
 Span Numbered(uint32_t number) {
-  return {.kind = static_cast<SpanKind>(number % 9),
+  return {.kind = static_cast<SpanKind>(number % kSpanKinds),
           .by = number,
           .chunk = number + 1,
           .piece = number + 2,

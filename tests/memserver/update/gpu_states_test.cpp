@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -141,6 +142,27 @@ TEST(GpuStates, AChunkOfSeveralUnitsHasTheBitsOfTheHost) {
   }
   GpuWorld world(options);
   EXPECT_TRUE(Same(Trained(&*world, spec, 1), expected));
+}
+
+TEST(GpuStates, UnitsOfARecordedJobAreSpansOfTheRanksGpu) {
+  const shm::JobSpec spec = SpecOf({.world = 2});
+  GpuWorld world;
+  SmallTrainer trainer(&*world, spec);
+  ASSERT_TRUE(trainer.JoinAll());
+  trainer.PutWeights(7);
+  Train(&trainer, 0, 1);
+  ASSERT_TRUE(world->Command(RecordSpans{spec.name, true}).ok());
+  Train(&trainer, 1, 2);
+  trainer.FetchAll();
+  world->Settle();
+
+  std::map<ChunkId, uint32_t> updates;  // and the rank of each
+  for (const Span& span : world->tables().jobs.front()->spans->Since(0)) {
+    if (span.kind != SpanKind::kGpuUpdate) continue;
+    EXPECT_LE(span.begin_ns, span.end_ns);
+    updates[span.chunk] = span.by;
+  }
+  EXPECT_EQ(updates, (std::map<ChunkId, uint32_t>{{0, 0}, {1, 1}}));
 }
 
 // A unit has a limited number of parameters, wherever they begin, and gaps between them stay as

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -126,6 +128,35 @@ TEST(Spill, SmallStatesOfAChunkWithTwoPiecesHaveTheBitsOfTheHost) {
         SpecOf({.chunk_elements = shm::kPieceElements + 208, .chunks = 1, .states = states});
     ServeWorld world(OnNvme(spec));
     EXPECT_TRUE(Same(Trained(&world, spec, 2), OnHost(spec, 2))) << NameOf(states);
+  }
+}
+
+// A piece is read before its update and written behind it.
+TEST(Spill, TransfersOfARecordedJobAreSpansOfTheirDirectories) {
+  const shm::JobSpec spec = SpecOf({.dtype = DType::kF32});
+  ServeWorld world(OnNvme(spec, 2));
+  SmallTrainer trainer(&world, spec);
+  ASSERT_TRUE(trainer.JoinAll());
+  trainer.PutWeights(7);
+  ASSERT_TRUE(TrainSteps(&trainer, 0, 1));
+  world.Settle();
+  ASSERT_TRUE(world.Command(RecordSpans{spec.name, true}).ok());
+  ASSERT_TRUE(TrainSteps(&trainer, 1, 2));
+  trainer.FetchAll();
+  world.Settle();
+
+  std::map<SpanKind, std::map<ChunkId, Span>> spans;
+  std::set<uint32_t> directories;
+  for (const Span& span : world.tables().jobs.front()->spans->Since(0)) {
+    EXPECT_LE(span.begin_ns, span.end_ns) << NameOf(span.kind);
+    spans[span.kind][span.chunk] = span;
+    if (WhoOf(span.kind) == SpanWho::kDrive) directories.insert(span.by);
+  }
+  EXPECT_EQ(directories, (std::set<uint32_t>{0, 1}));
+  for (ChunkId chunk = 0; chunk < spec.chunks.size(); ++chunk) {
+    ASSERT_TRUE(spans[SpanKind::kRead].count(chunk) && spans[SpanKind::kWrite].count(chunk));
+    EXPECT_LE(spans[SpanKind::kRead][chunk].end_ns, spans[SpanKind::kUpdate][chunk].begin_ns);
+    EXPECT_LE(spans[SpanKind::kUpdate][chunk].end_ns, spans[SpanKind::kWrite][chunk].begin_ns);
   }
 }
 
