@@ -4,24 +4,16 @@
 #include <array>
 #include <cmath>
 
+#include "base/picture/palette.h"
+#include "base/picture/svg.h"
 #include "base/units.h"
 
 namespace tidepool {
 namespace {
 
 constexpr double kTop = 6, kLaneHeight = 10, kLaneApart = 16, kAxisHeight = 20;
+constexpr size_t kTicksNarrow = 6;   // words that fit below a chart of 420 pixels
 constexpr size_t kPointsMax = 2000;  // per curve; a longer one shows the extremes of each stretch
-
-std::string TextAt(const std::string& kind, const std::string& x, double y,
-                   const std::string& text) {
-  return "<text class=\"" + kind + "\" x=\"" + x + "\" y=\"" + Place(y) + "\">" + InPage(text) +
-         "</text>";
-}
-
-std::string Line(const std::string& kind, double y) {
-  return "<line class=\"" + kind + "\" x1=\"0\" x2=\"100%\" y1=\"" + Place(y) + "\" y2=\"" +
-         Place(y) + "\"/>";
-}
 
 // The indices of the points to draw: all points of a short curve.
 std::vector<size_t> PointsOf(const std::vector<double>& values) {
@@ -67,30 +59,19 @@ std::string Axes(const ChartOf& chart, double floor, double bottom) {
   std::string svg;
   for (const Tick& tick : chart.y.ticks) {
     const double y = kTop + chart.height * (1 - chart.y.ShareOf(tick.value));
-    svg += Line("grid", y) + TextAt("tick end", "-8", y + 4, tick.label);
+    svg += SvgHorizontal("grid", y) + SvgText("tick end", "-8", y + 4, tick.label);
   }
 
-  for (const Tick& tick : chart.x.ticks) {
-    const double share = chart.x.ShareOf(tick.value);
-    const std::string x = Across(share);
-    svg += "<line class=\"grid\" x1=\"" + x + "\" x2=\"" + x + "\" y1=\"" + Place(kTop) +
-           "\" y2=\"" + Place(floor) + "\"/>";
-    svg += TextAt(share > 0.95   ? "tick end"
-                  : share < 0.05 ? "tick"
-                                 : "tick middle",
-                  x, bottom, tick.label);
-  }
-  return svg + Line("axis", floor);
+  return svg + AxisBelow(chart.x, kTop, floor, bottom);
 }
 
 std::string Strip(const ChartOf& chart, const Lane& lane, double y) {
-  std::string svg = "<rect class=\"ink-faint\" width=\"100%\" y=\"" + Place(y) + "\" height=\"" +
-                    Place(kLaneHeight) + "\"/>" + TextAt("tick end", "-8", y + 9, lane.name);
+  std::string svg = SvgRect("ink-faint", {.y = y, .height = kLaneHeight}) +
+                    SvgText("tick end", "-8", y + 9, lane.name);
   for (const Stretch& stretch : lane.stretches) {
     const double from = chart.x.ShareOf(stretch.from), to = chart.x.ShareOf(stretch.to);
-    svg += "<rect class=\"ink-" + std::string(stretch.ink) + "\" x=\"" + Across(from) +
-           "\" width=\"" + Across(to - from) + "\" y=\"" + Place(y) + "\" height=\"" +
-           Place(kLaneHeight) + "\"/>";
+    svg += SvgRect("ink-" + std::string(stretch.ink),
+                   {Across(from), y, Across(to - from), kLaneHeight});
   }
   return svg;
 }
@@ -112,27 +93,17 @@ std::string Stretched(double y, double height, const std::string& inside) {
 
 }  // namespace
 
-std::string InPage(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    out += c == '<'   ? "&lt;"
-           : c == '>' ? "&gt;"
-           : c == '&' ? "&amp;"
-           : c == '"' ? "&quot;"
-                      : std::string(1, c);
+std::string AxisBelow(const Scale& scale, double top, double floor, double words) {
+  std::string svg;
+  for (size_t i = 0; i < scale.ticks.size(); ++i) {
+    const double share = scale.ShareOf(scale.ticks[i].value);
+    const char* const anchor = share > 0.95 ? " end" : share < 0.05 ? "" : " middle";
+    // Where there are many, every second word needs room.
+    const std::string room = scale.ticks.size() > kTicksNarrow && i % 2 != 0 ? RoomClass(720) : "";
+    svg += SvgVertical("grid", Across(share), top, floor) +
+           SvgText("tick" + room + anchor, Across(share), words, scale.ticks[i].label);
   }
-  return out;
-}
-
-std::string Place(double value) {
-  std::string text = FormatFixed(value, 2);
-  text.erase(text.find_last_not_of('0') + 1);
-  if (text.back() == '.') text.pop_back();
-  return text == "-0" ? "0" : text;
-}
-
-std::string Across(double share) {
-  return Place(100 * share) + "%";
+  return svg + SvgHorizontal("axis", floor);
 }
 
 std::string Swatch(const KeyEntry& entry, const std::string& place) {
@@ -192,10 +163,11 @@ std::string SmallChart(const std::string& name, const std::vector<double>& value
 
   return "<div class=\"picture\"><svg width=\"100%\" height=\"" + Place(kAbove + kHeight + 14) +
          "\" role=\"img\" aria-label=\"" + InPage(name) + "\">" +
-         TextAt("tick", "0", 10, "up to " + most) + Line("grid", kAbove) +
+         SvgText("tick", "0", 10, "up to " + most) + SvgHorizontal("grid", kAbove) +
          Stretched(kAbove, kHeight, Drawn(chart, {"", "accent", values}, 0)) +
-         Line("axis", kAbove + kHeight) + TextAt("tick", "0", kAbove + kHeight + 12, span) +
-         TextAt("tick end", "100%", kAbove + kHeight + 12, "now") + "</svg></div>";
+         SvgHorizontal("axis", kAbove + kHeight) +
+         SvgText("tick", "0", kAbove + kHeight + 12, span) +
+         SvgText("tick end", "100%", kAbove + kHeight + 12, "now") + "</svg></div>";
 }
 
 }  // namespace tidepool

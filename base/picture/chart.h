@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/picture/scale.h"
+#include "base/picture/svg.h"
 
 namespace tidepool {
 
@@ -63,12 +64,9 @@ std::string Key(const std::vector<KeyEntry>& key);
 std::string SmallChart(const std::string& name, const std::vector<double>& values, size_t room,
                        const std::string& most, const std::string& span);
 
-// Text with its special characters escaped, for HTML and SVG.
-std::string InPage(const std::string& text);
-// A position or size with at most two digits after the point.
-std::string Place(double value);
-// A share of the width as a percentage: "12.5%".
-std::string Across(double share);
+// The axis below a plot from `top` to `floor`: a grid line and a word a tick, the words at `words`;
+// all in pixels.
+std::string AxisBelow(const Scale& scale, double top, double floor, double words);
 // The square of a key entry, 16 pixels wide: an <svg> at `place` ("x=... y=..."; empty in a page).
 std::string Swatch(const KeyEntry& entry, const std::string& place = "");
 

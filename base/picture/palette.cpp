@@ -66,9 +66,13 @@ std::string PictureStyle(PictureHome home) {
   text +=
       ".picture{container-type:inline-size}.picture svg{display:block}\n"
       ".chart{overflow:visible;margin:4px 14px 0 64px;width:calc(100% - 78px)}\n"
+      ".inner{overflow:visible;width:calc(100% - 24px)}"
+      ".plot{overflow:visible;width:calc(100% - 64px)}.stripe rect{shape-rendering:crispEdges}\n"
       "svg text{font:12px system-ui,\"DejaVu Sans\",sans-serif;fill:var(--ink)}\n"
-      "svg .tick{font-size:11px;fill:var(--soft)}svg .end{text-anchor:end}svg "
-      ".middle{text-anchor:middle}\n"
+      "svg .headline{font-weight:bold;font-size:16px}svg .tick{font-size:11px;fill:var(--soft)}"
+      "svg .end{text-anchor:end}svg .middle{text-anchor:middle}\n";
+
+  text +=
       "svg .letter{font:700 11px ui-monospace,\"DejaVu Sans "
       "Mono\",monospace;text-anchor:middle;fill:#17212b}svg .pale{fill:#ffffff}\n"
       ".grid{stroke:var(--line);stroke-width:1}.axis{stroke:var(--soft);stroke-width:1}"

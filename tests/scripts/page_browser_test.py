@@ -147,15 +147,25 @@ class InABrowser(unittest.TestCase):
         self.browser.wait_for("location.pathname.endsWith('timeline.svg') && document.readyState === 'complete'")
         self.check_svg()
         outside = """(() => {
-          const all = kind => [...document.querySelectorAll(kind)].map(each => each.getBoundingClientRect()), lanes = all('rect.lane');
+          const all = kind => [...document.querySelectorAll(kind)].filter(each => !each.closest('.swatch')).map(each => each.getBoundingClientRect()), lanes = all('rect.ink-faint');
           const inside = box => lanes.some(lane => box.left >= lane.left - 1 && box.right <= lane.right + 1 && box.top >= lane.top - 1 && box.bottom <= lane.bottom + 1);
-          return [lanes.length, all('rect.forward, rect.backward, rect.weights, rect.tensors, rect.sums').filter(box => !inside(box)).length];
+          return [lanes.length, all('rect.ink-coming, rect.ink-complete, rect.ink-nvme, rect.ink-held, rect.ink-updating').filter(box => !inside(box)).length];
         })()"""
         for width in page_looks.WIDTHS:
             self.browser.evaluate(f"document.documentElement.setAttribute('width', {width})")
-            self.assertEqual(self.browser.evaluate(outside), [8, 5], f"4 GPUs and 4 links; only the key's squares lie elsewhere at {width}")
+            self.assertEqual(self.browser.evaluate(outside), [8, 0], f"4 GPUs and 4 links, and what they do lies in them at {width}")
         self.browser.evaluate("document.documentElement.setAttribute('width', 420)")
         self.photograph("timeline")
+
+    def check_plan(self):
+        """The picture of a plan of the rCache: as above."""
+        trainer, path = os.path.join(BUILD, "bin", "trainer"), os.path.join(self.page.folder.name, "plan.svg")
+        if not os.path.exists(trainer):
+            return
+        subprocess.run([trainer, "estimate", "--preset", "gpt2-4b", "--dtype", "bf16", "--plan", "auto", "--rcache", "4GiB", "--svg", path], check=True, stdout=subprocess.DEVNULL, timeout=120, stdin=subprocess.DEVNULL)
+        self.browser.call("Page.navigate", url="file://" + path)
+        self.browser.wait_for("location.pathname.endsWith('plan.svg') && document.readyState === 'complete'")
+        self.check_svg()
 
     def test_from_an_empty_server_to_one_that_is_gone(self):
         browser = self.browser
@@ -181,6 +191,7 @@ class InABrowser(unittest.TestCase):
         self.check_report()
         self.check_residency()
         self.check_timeline()
+        self.check_plan()
         browser.call("Page.navigate", url=self.page.url)
         browser.wait_for("window.tidepool?.looks > 1")
         self.page.server.send_signal(signal.SIGKILL)

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/picture/chart.h"
+#include "base/text/plural.h"
 #include "base/units.h"
 #include "client/memctl/views/job_charts.h"
 #include "client/memctl/views/render.h"
@@ -119,8 +120,7 @@ std::string Histories(const std::vector<RunMoment>& moments, const ResidencyJob&
       const double y = 18 + time.ShareOf(tick.value) * height;
       if (y < free_from || y > height + 18) continue;
       free_from = y + 14;
-      html +=
-          "<text class=\"tick end\" x=\"-8\" y=\"" + Place(y + 4) + "\">" + tick.label + "</text>";
+      html += SvgText("tick end", "-8", y + 4, tick.label);
     }
     html += "</svg></figure>\n";
   }
@@ -150,7 +150,7 @@ std::string RenderReport(const std::vector<RunMoment>& moments,
   const RunMoment& last = moments.back();
   std::string html = PageHead("Tidepool run");
   html += "<h1>Tidepool run</h1>\n<p>memserver " + InPage(last.status.version) + ", " +
-          InPage(last.status.state) + "; " + std::to_string(moments.size()) + " looks in " +
+          InPage(last.status.state) + "; " + Counted(moments.size(), "look") + " in " +
           FormatDuration(SecondsAt(moments, moments.size() - 1)) + "; " +
           FormatBytes(last.status.pool_used) + " of " + FormatBytes(last.status.pool_bytes) +
           " of host memory used</p>\n";
@@ -172,9 +172,8 @@ Result<Shown> RunReport(const Invocation& invocation, const Style&) {
   }
   TP_RETURN_IF_ERROR(WriteWhole(invocation.target, RenderReport(moments, steps)));
   const std::string and_steps =
-      steps.empty() ? "" : ", " + std::to_string(steps.size()) + " steps of the trainer";
-  return Shown{
-      invocation.target + ": " + std::to_string(moments.size()) + " looks" + and_steps + "\n", ""};
+      steps.empty() ? "" : ", " + Counted(steps.size(), "step") + " of the trainer";
+  return Shown{invocation.target + ": " + Counted(moments.size(), "look") + and_steps + "\n", ""};
 }
 
 }  // namespace tidepool::client

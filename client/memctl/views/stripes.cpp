@@ -60,30 +60,21 @@ std::string Summary(const std::string& letters) {
   return text;
 }
 
-std::string Box(std::string_view ink, double from, double to, double height,
-                const std::string& title) {
-  const std::string rect = "<rect class=\"ink-" + std::string(ink) + "\" x=\"" + Across(from) +
-                           "\" width=\"" + Across(to - from) + "\" height=\"" + Place(height) +
-                           "\" shape-rendering=\"crispEdges\"";
-  return title.empty() ? rect + "/>" : rect + "><title>" + InPage(title) + "</title></rect>";
-}
-
 // Borders between cells, and the letters in them, if the cells are wide enough.
 std::string Details(const std::string& cells, double height) {
   std::string svg;
   const double count = static_cast<double>(cells.size());
   for (size_t i = 1; i < cells.size() && FitsRoom(kBorderRoom * count); ++i) {
-    const std::string x = Across(static_cast<double>(i) / count);
-    svg += "<line class=\"edge" + RoomClass(kBorderRoom * count) + "\" x1=\"" + x + "\" x2=\"" + x +
-           "\" y1=\"0\" y2=\"" + Place(height) + "\"/>";
+    svg += SvgVertical("edge" + RoomClass(kBorderRoom * count),
+                       Across(static_cast<double>(i) / count), 0, height);
   }
 
   for (size_t i = 0; i < cells.size() && FitsRoom(kLetterRoom * count); ++i) {
     if (std::strchr(kQuiet, cells[i]) != nullptr) continue;
-    svg += "<text class=\"letter" + std::string(InkOf(cells[i]) == "nvme" ? " pale" : "") +
-           RoomClass(kLetterRoom * count) + "\" x=\"" +
-           Across((static_cast<double>(i) + 0.5) / count) + "\" y=\"" + Place(height / 2 + 4) +
-           "\">" + InPage(std::string(1, cells[i])) + "</text>";
+    const char* const pale = InkOf(cells[i]) == "nvme" ? " pale" : "";
+    svg += SvgText("letter" + std::string(pale) + RoomClass(kLetterRoom * count),
+                   Across((static_cast<double>(i) + 0.5) / count), height / 2 + 4,
+                   std::string(1, cells[i]));
   }
   return svg;
 }
@@ -144,14 +135,18 @@ std::string Stripe(const ResidencyRow& row, const StripeForm& form) {
     while (form.columns.empty() && end < cells.size() && cells[end] == cells[begin]) ++end;
     const std::string title =
         form.columns.size() <= begin * fold ? "" : form.columns[begin * fold].name;
-    svg += Box(InkOf(cells[begin]), static_cast<double>(begin) / count,
-               static_cast<double>(end) / count, form.height, title);
+
+    svg += SvgRect("ink-" + std::string(InkOf(cells[begin])),
+                   {.x = Across(static_cast<double>(begin) / count),
+                    .width = Across(static_cast<double>(end - begin) / count),
+                    .height = form.height},
+                   title);
     begin = end;
   }
 
   if (form.height < 12) return svg + "</svg>";
   svg += Details(cells, form.height);
-  return svg + "<rect class=\"frame\" width=\"100%\" height=\"" + Place(form.height) + "\"/></svg>";
+  return svg + SvgRect("frame", {.height = form.height}) + "</svg>";
 }
 
 std::string Ruler(const ResidencyJob& job, const std::string& place) {
@@ -169,8 +164,8 @@ std::string Ruler(const ResidencyJob& job, const std::string& place) {
         kDigit * static_cast<double>(number.size()) * count / (count - static_cast<double>(chunk));
     const double need = std::max(apart, to_end);
     if (!FitsRoom(need)) continue;
-    svg += "<text class=\"tick" + RoomClass(need) + "\" x=\"" +
-           Across(static_cast<double>(chunk) / count) + "\" y=\"11\">" + number + "</text>";
+    svg +=
+        SvgText("tick" + RoomClass(need), Across(static_cast<double>(chunk) / count), 11, number);
   }
   return svg + "</svg>";
 }

@@ -1,12 +1,14 @@
 #include "trainer/advice/picture/plan_picture.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/check.h"
+#include "base/picture/chart.h"
+#include "base/picture/svg.h"
+#include "base/picture/svg_file.h"
+#include "base/text/plural.h"
 #include "base/units.h"
-#include "trainer/advice/picture/svg_parts.h"
 #include "trainer/plan/replay.h"
 
 namespace tidepool::trainer {
@@ -64,28 +66,14 @@ class Spans {
   std::vector<BlockSpan> spans_;
 };
 
-constexpr double kRightEnd = kPictureSizes.width - kPictureSizes.right;
-constexpr double kNoteY = 50, kPlanKeyY = 62, kRowsY = 96;
+// In pixels. Names of rows stand to the left of the plot.
+constexpr double kPlanWidth = 1280, kNames = 64, kPlanGap = 8, kPlanAxis = 20, kPlanAxisName = 16;
 constexpr double kRowsHeight = 560, kRowMost = 14, kRowLeast = 2;
+constexpr int kPlanTicks = 8;
 
-// Styles in addition to the palette's.
-constexpr const char* kPlanStyle =
-    R"(.paper{fill:var(--card);stroke:var(--line)}.lane{fill:var(--faint)}
-.resident{fill:var(--held)}.coming{fill:var(--coming)}.parameters{fill:var(--complete)}.gradients{fill:var(--updating)}
-svg .head{font-weight:bold;font-size:16px}svg .small{fill:var(--soft)})";
-
-const char* KindOf(BlockSpan::Kind kind) {
+const char* InkOf(BlockSpan::Kind kind) {
   if (kind == BlockSpan::Kind::kComing) return "coming";
-  return kind == BlockSpan::Kind::kHeld ? "parameters" : "gradients";
-}
-
-// 1, 2 or 5 times a power of ten, chosen for at most ten ticks.
-uint64_t MomentsBetweenTicks(uint64_t moments) {
-  for (uint64_t power = 1;; power *= 10) {
-    for (const uint64_t factor : {1, 2, 5}) {
-      if (moments / (power * factor) <= 10) return power * factor;
-    }
-  }
+  return kind == BlockSpan::Kind::kHeld ? "held" : "going";
 }
 
 class PlanDrawing {
@@ -95,102 +83,96 @@ class PlanDrawing {
         layout_(layout),
         blocks_(blocks),
         plan_(Planned(order, layout, blocks)),
-        moments_(std::max<uint64_t>(order.moments.size(), 1)),
+        moments_(ExactScale(0, static_cast<double>(std::max<uint64_t>(order.moments.size(), 1)),
+                            AxisUnit::kCount, kPlanTicks)),
         row_(std::clamp(kRowsHeight / static_cast<double>(layout.chunks.size()), kRowLeast,
                         kRowMost)) {}
 
   std::string Take(const std::string& title) const {
-    const double end = RowY(static_cast<ChunkId>(layout_.chunks.size()));
-    return Head(title, end + kPictureSizes.axis) + Rows() + Axis(end) + "</svg>\n";
+    SvgFile file(title,
+                 "The rCache over one step: which chunks have a block, which are on their way, and "
+                 "which blocks hold gradients.");
+    file.AddTitle();
+    file.AddWords(Note());
+    file.Add("", kPlanGap);
+    file.AddKey({{"resident", "always resident"},
+                 {"coming", "may be fetched ahead"},
+                 {"held", "parameters in a block"},
+                 {"going", "gradients in the block"}});
+
+    file.Add("", kPlanGap);
+    const double floor = RowY(static_cast<ChunkId>(layout_.chunks.size())),
+                 height = floor + kPlanAxis + kPlanAxisName;
+    // A width in percent takes no pixels away: with the names beside it the plot fits 420 of them.
+    file.Add("<svg class=\"inner\" width=\"93%\" height=\"" + Place(file.y() + height) +
+                 "\"><svg class=\"plot\" x=\"" + Place(kNames) + "\" y=\"" + Place(file.y()) +
+                 "\" width=\"90%\" height=\"" + Place(height) + "\">\n" + Rows() + Axis(floor) +
+                 "</svg></svg>",
+             height);
+    return file.Take(kPlanWidth);
   }
 
  private:
   // Rounded, so that neighbours touch and never overlap.
-  double XOf(uint64_t moment) const {
-    const double x =
-        kPictureSizes.plot() * static_cast<double>(moment) / static_cast<double>(moments_);
-    return kPictureSizes.left + static_cast<double>(static_cast<int64_t>(x * 100)) / 100;
+  double ShareOf(uint64_t moment) const {
+    const double share = moments_.ShareOf(static_cast<double>(moment));
+    return static_cast<double>(static_cast<int64_t>(share * 10'000)) / 10'000;
   }
-  double RowY(ChunkId chunk) const { return kRowsY + row_ * static_cast<double>(chunk); }
-
-  std::string Head(const std::string& title, double height) const {
-    return SvgHead(title,
-                   "The rCache over one step: which chunks have a block, which are on their way, "
-                   "and which blocks hold gradients.",
-                   kPlanStyle, height) +
-           SvgText("small", kPictureSizes.left, kNoteY, Note()) + Key();
-  }
+  double RowY(ChunkId chunk) const { return row_ * static_cast<double>(chunk); }
 
   std::string Note() const {
     const StepTraffic traffic = TrafficOf(plan_, layout_);
     const uint64_t chunks = layout_.EvictableChunks(0);
-    return std::to_string(blocks_) + " blocks for " + std::to_string(chunks) + " chunks of " +
-           FormatBytes(layout_.BlockBytes()) + "; a step fetches " + std::to_string(plan_.fetches) +
-           " times and moves " + FormatBytes(traffic.bytes_h2d) + " to the rank and " +
-           FormatBytes(traffic.bytes_d2h) + " from it";
-  }
-
-  static std::string Key() {
-    constexpr std::array<std::pair<const char*, const char*>, 4> kLegend{
-        {{"resident", "always resident"},
-         {"coming", "may be fetched ahead"},
-         {"parameters", "parameters in a block"},
-         {"gradients", "gradients in the block"}}};
-
-    std::string text;
-    double x = kPictureSizes.left;
-    for (const auto& [kind, words] : kLegend) {
-      text += SvgRect(kind, {x, kPlanKeyY, 14, 14});
-      text += SvgText("small", x + 20, kPlanKeyY + 11, words);
-      x += 44 + kPictureSizes.digit * static_cast<double>(std::string(words).size());
-    }
-    return text;
+    return Counted(blocks_, "block") + " for " + Counted(chunks, "chunk") + " of " +
+           FormatBytes(layout_.BlockBytes()) + "; a step fetches " +
+           Counted(plan_.fetches, "time") + " and moves " + FormatBytes(traffic.bytes_h2d) +
+           " to the rank and " + FormatBytes(traffic.bytes_d2h) + " from it";
   }
 
   std::string Rows() const {
+    const double height = row_ - row_ / 5;
     std::string text;
     for (ChunkId chunk = 0; chunk < layout_.chunks.size(); ++chunk) {
       const bool resident = layout_.chunks[chunk].resident;
-      text += SvgRect(resident ? "resident" : "lane",
-                      {kPictureSizes.left, RowY(chunk), kPictureSizes.plot(), row_ - row_ / 5});
+      text +=
+          SvgRect(resident ? "ink-resident" : "ink-faint", {.y = RowY(chunk), .height = height});
       if (chunk % ChunksBetweenNumbers() == 0)
-        text += SvgText("small end", kPictureSizes.left - 8, RowY(chunk) + row_ / 2 + 4,
-                        "chunk " + std::to_string(chunk));
+        text +=
+            SvgText("tick end", "-8", RowY(chunk) + row_ / 2 + 4, "chunk " + std::to_string(chunk));
+      text += "\n";
     }
 
     for (const BlockSpan& span : Spans(order_, layout_, plan_).Take()) {
-      const double x = XOf(span.from);
-      text += SvgRect(KindOf(span.kind), {x, RowY(span.chunk), XOf(span.to) - x, row_ - row_ / 5});
+      const double from = ShareOf(span.from);
+      text += SvgRect(std::string("ink-") + InkOf(span.kind),
+                      {Across(from), RowY(span.chunk), Across(ShareOf(span.to) - from), height}) +
+              "\n";
     }
     return text;
   }
 
   uint32_t ChunksBetweenNumbers() const { return static_cast<uint32_t>(kRowMost / row_) + 1; }
 
-  std::string Axis(double y) const {
-    std::string text;
-    for (uint64_t at = 0; at <= moments_; at += MomentsBetweenTicks(moments_)) {
-      text += SvgVerticalLine("grid", XOf(at), kRowsY - 6, y);
-      text += SvgText("small middle", XOf(at), y + 14, std::to_string(at));
-    }
-
+  std::string Axis(double floor) const {
+    const double below = floor + 14 + kPlanAxisName;
+    std::string text = AxisBelow(moments_, 0, floor, floor + 14);
     const auto backward =
         std::find_if(order_.moments.begin(), order_.moments.end(),
                      [](const Moment& moment) { return moment.kind == MomentKind::kGradient; });
     if (backward != order_.moments.end()) {
-      const auto at = static_cast<uint64_t>(backward - order_.moments.begin());
-      text += SvgVerticalLine("axis", XOf(at), kRowsY - 6, y);
-      text += SvgText("small", XOf(at) + 4, y + 32, "the first gradient");
+      const double at = ShareOf(static_cast<uint64_t>(backward - order_.moments.begin()));
+      // Its words are to its left, where the name of the axis does not reach.
+      text += SvgVertical("axis", Across(at), 0, below - 10) +
+              SvgText("tick end", Across(at), below, "the first gradient");
     }
-    text += SvgHorizontalLine("axis", y, kPictureSizes.left, kRightEnd);
-    return text + SvgText("small end", kRightEnd, y + 32, "moments of the step");
+    return text + SvgText("tick end", "100%", below, "moments of the step");
   }
 
   const AccessSchedule& order_;
   const ChunkLayout& layout_;
   const uint64_t blocks_;
   const Plan plan_;
-  const uint64_t moments_;
+  const Scale moments_;
   const double row_;  // height
 };
 
