@@ -16,6 +16,7 @@
 
 #include "base/log_queue.h"
 #include "base/system/nonblocking_stderr.h"
+#include "base/text/error_text.h"
 #include "base/text/json_quote.h"
 #include "base/units.h"
 
@@ -86,7 +87,8 @@ std::string TextLine(LogLevel level, std::string_view message,
                        value.find_first_of(" \"\n=") == std::string::npos;
     line += "  " + field.key + "=" + (plain ? value : QuoteJson(value));
   }
-  return line;
+  // What went wrong is for people; other lines stay one line each.
+  return level < LogLevel::kWarn ? line : FoldText(line);
 }
 
 std::string JsonLine(LogLevel level, std::string_view message,

@@ -10,6 +10,7 @@
 #include "base/system/last_words.h"
 #include "base/log.h"
 #include "base/point.h"
+#include "base/text/error_text.h"
 #include "base/units.h"
 #include "memserver/probe/bench_copies.h"
 #include "memserver/probe/bench_drive.h"
@@ -31,7 +32,7 @@ namespace {
 [[gnu::init_priority(101)]] const LastWords last_words("memserver");
 
 int Fail(const Status& status) {
-  std::cerr << status.Format() << "\n";
+  std::cerr << ErrorText(status) << "\n";
   return status.exit_code();
 }
 
@@ -63,7 +64,7 @@ int Run(const Flags& flags) {
   const Status status = RunServer(loaded.value(), sources, options, &clock);
   FlushLog();
   // A slow reader of stderr does not delay the end of this process.
-  if (!status.ok()) SayOnStderr(status.Format() + "\n");
+  if (!status.ok()) SayOnStderr(ErrorText(status) + "\n");
   return status.exit_code();
 }
 
@@ -79,7 +80,7 @@ int Check(const Flags& flags) {
       !sound.ok())
     return Fail(sound);
   const auto findings = CheckHost(options.value());
-  std::cout << Format(findings);
+  std::cout << FoldText(Format(findings));
   return ExitCodeOf(findings);
 }
 

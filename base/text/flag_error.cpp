@@ -44,6 +44,10 @@ FlagError PlainFlagError(const std::string& text) {
     const std::string flag = text.substr(0, text.find(": "));
     return {flag + " stands without its value", "give " + flag + " a value, or leave it out"};
   }
+  if (const auto cut = Cut(text, ": ");
+      cut && cut->second.find(" is not in range ") != std::string::npos)
+    return {text, "give " + FlagIn(cut->first) + " a value in this range"};
+
   if (const auto cut = Cut(text, "Could not convert: ")) {
     const auto value = Cut(cut->second, " = ");
     if (!value) return {text, ""};

@@ -13,8 +13,8 @@ struct FlagError {
 };
 
 // `text`: the text of a CLI::ParseError. A flag given twice, a flag without its value, two flags
-// that exclude each other, a flag that needs another, and a value that is no number get a fix that
-// names the flag; other texts are returned as they are.
+// that exclude each other, a flag that needs another, and a value that is no number or out of its
+// range get a fix that names the flag; other texts are returned as they are.
 FlagError PlainFlagError(const std::string& text);
 
 }  // namespace tidepool

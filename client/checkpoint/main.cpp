@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/point.h"
 #include "base/system/futex.h"
+#include "base/text/error_text.h"
 #include "client/checkpoint/log_steps.h"
 #include "client/checkpoint/snapshot.h"
 #include "client/checkpoint/write_states.h"
@@ -99,7 +100,7 @@ int Write(int argc, char** argv, int memory, pid_t trainer) {
   const tidepool::Status written = IsLog(argc, argv) ? LogSteps(argv, memory, trainer, &clock)
                                                      : WriteCheckpoint(argv, memory, &clock);
   if (written.ok()) return 0;
-  std::fputs((written.Format() + "\n").c_str(), stderr);
+  std::fputs((tidepool::ErrorText(written) + "\n").c_str(), stderr);
   return written.exit_code();
 }
 

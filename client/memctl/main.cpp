@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/text/error_text.h"
 #include "client/memctl/commands/changes.h"
 #include "client/memctl/commands/commands.h"
 #include "client/memctl/flags/flags.h"
@@ -74,10 +75,12 @@ int RunOnce(Invocation* invocation, bool on_cleared_screen) {
   const auto shown = RunCommand(*invocation, StyleOf(*invocation));
   if (on_cleared_screen) Print("\033[H\033[2J", stdout);
   if (!shown.ok()) {
-    Print(shown.status().Format() + "\n", stderr);
+    Print(ErrorText(shown.status()) + "\n", stderr);
     return shown.status().exit_code();
   }
-  if (!invocation->quiet || shown.value().exit_code != 0) Print(shown.value().remark, stderr);
+
+  if (!invocation->quiet || shown.value().exit_code != 0)
+    Print(tidepool::FoldText(shown.value().remark), stderr);
   if (IsShown(*invocation) && !Print(shown.value().result, stdout)) return tidepool::kExitFailed;
   invocation->cursor = shown.value().cursor.empty() ? invocation->cursor : shown.value().cursor;
   return shown.value().exit_code;
@@ -104,13 +107,13 @@ int Watch(Invocation invocation) {
 int ServePage(const Invocation& invocation) {
   const auto server = tidepool::client::PageServer::Open(invocation);
   if (!server.ok()) {
-    Print(server.status().Format() + "\n", stderr);
+    Print(ErrorText(server.status()) + "\n", stderr);
     return server.status().exit_code();
   }
   Print("the page is for whoever has this address, all of it; Ctrl-C ends it\n", stderr);
   if (!Print(server.value()->url() + "\n", stdout)) return tidepool::kExitFailed;
   const auto ended = server.value()->Serve();
-  Print(ended.Format() + "\n", stderr);
+  Print(ErrorText(ended) + "\n", stderr);
   return ended.exit_code();
 }
 
@@ -120,7 +123,8 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   const auto line = tidepool::client::ParseCommandLine(argc, argv);
   if (!line.invocation.has_value()) {
-    Print(line.text, line.exit_code == 0 ? stdout : stderr);
+    Print(line.exit_code == 0 ? line.text : tidepool::FoldText(line.text),
+          line.exit_code == 0 ? stdout : stderr);
     return line.exit_code;
   }
 
@@ -135,7 +139,7 @@ int main(int argc, char** argv) {
   if (invocation.command == "page") return ServePage(invocation);
   const auto wanted = IsWanted(invocation);
   if (!wanted.ok()) {
-    Print(wanted.status().Format() + "\n", stderr);
+    Print(ErrorText(wanted.status()) + "\n", stderr);
     return wanted.status().exit_code();
   }
   if (!wanted.value()) return tidepool::kExitFailed;

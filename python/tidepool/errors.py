@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 from typing import Any, Dict, Optional, Tuple, Type
 
 __all__ = [
@@ -38,8 +39,10 @@ class TidepoolError(RuntimeError):
         self.what, self.where, self.why, self.fix, self.id = what, where, why, fix, id
 
     def __str__(self) -> str:
-        lines = [self.what if self.what else self.id]
-        lines += [f"   {label:<6} {text}" for label, text in (("where:", self.where), ("why:", self.why), ("fix:", self.fix)) if text]
+        # A traceback puts the name of the class before the first line.
+        name = " " * len(f"{type(self).__module__}.{type(self).__qualname__}: ")
+        lines = [_folded(name + (self.what if self.what else self.id))[len(name) :]]
+        lines += [_folded(f"   {label:<6} {text}") for label, text in (("where:", self.where), ("why:", self.why), ("fix:", self.fix)) if text]
         return "\n".join(lines)
 
     def __reduce__(self) -> Tuple[Any, ...]:
@@ -104,8 +107,20 @@ _NUMBERS: Dict[str, str] = {
     "3012": "PeerLost", "3014": "StatesLost", "4001": "RcacheTooSmall", "4002": "ParameterTooLarge", "4003": "TensorStateIllegal",
     "4004": "ChunkNotReady", "6001": "NonFinite", "6002": "CollectiveFailed", "6003": "StepAbandoned", "6004": "RanksMissing",
 }  # fmt: skip
+# The widest line of an error, and the columns before what goes on: those of "   fix:   ".
+_COLUMNS, _INDENT = 100, " " * 10
 _FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 _TEXT = re.compile(r"error\[TP(\d+)\]: (.*?)(?:\n   where: (.*?))?(?:\n   why:   (.*?))?(?:\n   fix:   (.*?))?\s*\Z", re.DOTALL)
+
+
+def _folded(text: str) -> str:
+    """Breaks lines at blanks to at most 100 columns; a longer word, such as a path, stays whole."""
+    lines = []
+    for line in text.split("\n"):
+        own = line[: len(line) - len(line.lstrip(" "))]
+        wrapped = textwrap.wrap(line.lstrip(" "), _COLUMNS, initial_indent=own, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False)
+        lines += wrapped or [line]
+    return "\n".join(lines)
 
 
 def call(job: Any, name: str, *arguments: Any) -> Any:

@@ -26,6 +26,9 @@ TEST(FlagErrors, NameTheFlagToChange) {
   ExpectPlain("Could not convert: --steps = many",
               "--steps many is no number of the kind that it takes",
               "correct the value of --steps");
+  ExpectPlain("--lr: -1 is not in range 0 to 1000: a reason: with a colon",
+              "--lr: -1 is not in range 0 to 1000: a reason: with a colon",
+              "give --lr a value in this range");
 }
 
 TEST(FlagErrors, OtherTextsStayAsTheyAre) {

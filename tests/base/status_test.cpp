@@ -1,9 +1,13 @@
 #include "base/status.h"
 
+#include <algorithm>
 #include <memory>
+#include <sstream>
 #include <string>
 
 #include <gtest/gtest.h>
+
+#include "base/text/error_text.h"
 
 namespace tidepool {
 namespace status_test {
@@ -97,6 +101,39 @@ TEST(Result, CarriesTypesThatOnlyMove) {
   ASSERT_TRUE(result.ok());
   const std::unique_ptr<int> taken = std::move(result).value();
   EXPECT_EQ(*taken, 5);
+}
+
+size_t Widest(const std::string& text) {
+  size_t widest = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) widest = std::max(widest, line.size());
+  return widest;
+}
+
+TEST(ErrorText, FoldsEveryErrorOfTheCatalogueTo100Columns) {
+  std::string numbers = "8";
+  while (numbers.size() < 300) numbers += " bytes of 12 GiB";
+
+  for (const ErrorEntry& entry : ErrorCatalog()) {
+    const Status short_one(entry.id, entry.meaning);
+    EXPECT_LE(Widest(ErrorText(short_one)), kErrorColumns) << entry.name;
+    const Status status = Status(entry.id, numbers).Where(numbers).Why(entry.meaning).Fix(numbers);
+    EXPECT_GT(Widest(status.Format()), kErrorColumns) << entry.name;
+    EXPECT_LE(Widest(ErrorText(status)), kErrorColumns) << entry.name;
+  }
+}
+
+TEST(ErrorText, GoesOnBelowItsBeginning) {
+  EXPECT_EQ(FoldText("   fix:   one two three four", 20),
+            "   fix:   one two\n          three four");
+  EXPECT_EQ(FoldText("short\n   as it is\n", 20), "short\n   as it is\n");
+  EXPECT_EQ(FoldText("", 20), "");
+}
+
+TEST(ErrorText, KeepsLongWordsWholeAndCountsCharacters) {
+  EXPECT_EQ(FoldText("see /a/path/of/more/than/20/columns there", 20),
+            "see\n          /a/path/of/more/than/20/columns\n          there");
+  EXPECT_EQ(FoldText("ü ü ü ü ü", 9), "ü ü ü ü ü");
 }
 
 }  // namespace status_test

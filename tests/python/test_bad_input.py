@@ -121,6 +121,17 @@ class BadModels(unittest.TestCase):
             tidepool.optim.SGD(model.parameters())
 
 
+class Texts(unittest.TestCase):
+    def test_no_line_of_an_error_is_wider_than_100_columns(self):
+        long = "8 GiB of 12 GiB, " * 20
+        error = tidepool.errors.MemoryTooSmall(long, where=long, why=long, fix=long)
+        shown = f"{type(error).__module__}.{type(error).__qualname__}: {error}".splitlines()  # as a traceback shows it
+        self.assertLessEqual(max(map(len, shown)), 100)
+        self.assertEqual(" ".join(str(error).split()), " ".join(f"{long} where: {long} why: {long} fix: {long}".split()))
+        path = "/" + "p" * 150
+        self.assertIn(path, str(tidepool.errors.FileError(f"cannot read {path} at all")), "a path can be copied")
+
+
 class BadOptimizers(unittest.TestCase):
     def setUp(self):
         self.model = common.wrap(common.mlp())

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import pty
 import random
 import subprocess
 import tempfile
@@ -172,6 +173,13 @@ class Tokenize(unittest.TestCase):
         self.assertEqual(len(lines), 3, done.stdout)
         self.assertEqual(lines[0].split()[:2], ["four", "five"])
         self.assertEqual((lines[1] + lines[2]).split()[:4], ["six", "seven", "eight", "nine"])
+        # On a terminal the speed follows; in a file there is the text alone.
+        ours, theirs = pty.openpty()
+        subprocess.run(words[:3] + ["one two three", *words[4:]], stderr=theirs, stdout=subprocess.DEVNULL, timeout=60, check=True)
+        self.assertRegex(os.read(ours, 1000).decode(), r"^3 tokens in [0-9.]+ s: [0-9]+ a second")
+        for end in (ours, theirs):
+            os.close(end)
+
         refused = subprocess.run([TRAINER, "sample", str(out)], capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual(refused.returncode, 2)
         self.assertIn("give a prompt, or -i", refused.stderr)

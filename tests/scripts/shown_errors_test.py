@@ -34,5 +34,18 @@ class ShownErrors(unittest.TestCase):
                 self.assertRegex(body, rf"\bk{errors[number]}\b|TP{number}", f"{path}, {test} does not name the error")
 
 
+    def test_programs_show_errors_by_the_function_that_folds_them(self):
+        # Format() alone is for what folds it later, or takes it apart: memctl's main, and Python's errors.
+        may = {"client/memctl/views/usage.cpp", "client/memctl/flags/flags.cpp", "client/memctl/commands/commands.cpp", "trainer/engine/open_steps.cpp", "python/binding/job_class.cpp"}
+        found = set()
+        for folder in ("trainer", "client", "memserver", "python"):
+            for place, _, files in os.walk(os.path.join(ROOT, folder)):
+                for file in (os.path.relpath(os.path.join(place, file), ROOT) for file in files if file.endswith((".cpp", ".h"))):
+                    if ".Format()" in read(file):
+                        found.add(file)
+        self.assertEqual(found, may, "print ErrorText(status), whose lines are at most 100 columns wide")
+        self.assertIn("FoldText(line.text)", read("client/memctl/main.cpp"))
+
+
 if __name__ == "__main__":
     unittest.main()

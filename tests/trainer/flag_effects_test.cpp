@@ -181,13 +181,20 @@ TEST(FlagEffects, WithoutAnEffectAFlagIsRefusedAndWithItsFixTaken) {
     const std::string flag = effect.flag;
     const Words fix = Given(effect.fix);
 
-    const Outcome refused = Parse(LineOf({Sample(flag), Contrary(effect)}));
+    Words others, given;
+    for (const FlagEffect& each : FlagEffects()) {
+      const Words words = flag == each.flag ? Given(each.fix) : Words();
+      given.insert(given.end(), words.begin(), words.end());
+      if (&each != &effect) others.insert(others.end(), words.begin(), words.end());
+    }
+
+    const Outcome refused = Parse(LineOf({Sample(flag), others, Contrary(effect)}));
     EXPECT_FALSE(refused.goes_on) << flag;
     EXPECT_EQ(refused.exit_code, kExitUsage) << flag;
     EXPECT_THAT(refused.err, HasSubstr(flag + " has no effect")) << flag;
     EXPECT_THAT(refused.err, HasSubstr(effect.fix)) << flag;
 
-    const Outcome taken = Parse(LineOf({Sample(flag), Given(effect.fix)}));
+    const Outcome taken = Parse(LineOf({Sample(flag), given}));
     EXPECT_TRUE(taken.goes_on) << flag << ": " << taken.err;
   }
 }
@@ -203,6 +210,20 @@ TEST(FlagEffects, NoPairIsRefusedWithoutAWordAboutOneOfBoth) {
       EXPECT_THAT(outcome.err, HasSubstr("fix:")) << outcome.err;
     }
   }
+}
+
+TEST(FlagEffects, OfCheckpointsAndOfAPrivateServerAreToldTogether) {
+  const Outcome folder = Parse({"run", "--checkpoint-dir", "dir"});
+  EXPECT_EQ(folder.exit_code, kExitUsage);
+  EXPECT_THAT(folder.err, HasSubstr("without --checkpoint-every or --resume"));
+  EXPECT_TRUE(Parse({"run", "--checkpoint-dir", "dir", "--checkpoint-every", "2"}).goes_on);
+  EXPECT_TRUE(Parse({"run", "--checkpoint-dir", "dir", "--resume", "latest"}).goes_on);
+
+  const Outcome kept = Parse({"run", "--standalone", "--resume", "auto"});
+  EXPECT_EQ(kept.exit_code, kExitUsage);
+  EXPECT_THAT(kept.err, HasSubstr("--resume auto has no effect beside --standalone"));
+  EXPECT_TRUE(Parse({"run", "--standalone", "--resume", "auto", "--checkpoint-dir", "d"}).goes_on);
+  EXPECT_TRUE(Parse({"run", "--standalone", "--resume", "never"}).goes_on);
 }
 
 TEST(FlagEffects, NumbersThatContradictOneAnotherAreRefused) {

@@ -69,6 +69,15 @@ TEST_F(FlagsTest, AdaptersHaveABaseInPlaceOfAPreset) {
   EXPECT_EQ(exit_code_, kExitUsage);
 }
 
+TEST_F(FlagsTest, ALaunchWithoutTheTwoDashesIsToldTheWholeCommand) {
+  EXPECT_FALSE(Parse({"launch", "-n", "2", "run", "--steps", "10"}));
+  EXPECT_EQ(exit_code_, kExitUsage);
+  EXPECT_NE(err_.find("fix:   trainer launch -n 2 -- run --steps 10\n"), std::string::npos) << err_;
+  EXPECT_FALSE(Parse({"launch", "-n", "2"}));
+  EXPECT_NE(err_.find("fix:   trainer launch -n 2 -- run\n"), std::string::npos) << err_;
+  EXPECT_TRUE(Parse({"launch", "-n", "2", "--", "run", "--steps", "10"})) << err_;
+}
+
 TEST_F(FlagsTest, RunTakesItsFlags) {
   const auto line = Parse({"run", "--preset", "tiny", "--steps", "7", "--rcache", "64MiB",
                            "--no-prefetch", "--dtype", "bf16", "--standalone"});

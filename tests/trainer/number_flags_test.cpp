@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/error_catalog.h"
+#include "base/text/error_text.h"
 #include "trainer/cli/flags.h"
 
 namespace tidepool::trainer {
@@ -36,6 +37,10 @@ Outcome Parse(std::vector<std::string> words) {
                                      &outcome.exit_code);
   outcome.out = ::testing::internal::GetCapturedStdout();
   outcome.err = ::testing::internal::GetCapturedStderr();
+  // Lines that were folded, whole again.
+  const std::string fold = "\n" + std::string(kFoldIndent, ' ');
+  for (size_t at = 0; (at = outcome.err.find(fold, at)) != std::string::npos;)
+    outcome.err.replace(at, fold.size(), " ");
   return outcome;
 }
 

@@ -222,6 +222,10 @@ TEST_F(SavedModels, OfAdaptersAreMergedIntoTheirBase) {
 
   write(std::string(64, '0'));
   ExpectRefused(ErrorId::kDataBad, {"another base", std::string(64, '0')});
+  const Status moved = SavedModel::Open(directory_, directory_ + "/moved").status();
+  EXPECT_EQ(moved.id(), ErrorId::kFileUnreadable);
+  EXPECT_THAT(moved.Format(), HasSubstr("the base of the adapters is not at " + directory_));
+  EXPECT_THAT(moved.fix(), HasSubstr("--base DIR"));
 }
 
 TEST_F(SavedModels, ThatDoNotFitAreRefusedByFileAndTensor) {

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "base/system/system_memory.h"
 #include "base/units.h"
+#include "trainer/advice/limits/drive_room.h"
 #include "trainer/run/run_plan.h"
 
 namespace tidepool::trainer {
@@ -22,12 +23,14 @@ inline constexpr uint64_t kHostLeftBytes = 256 * kMiB;
 struct WayToFit {
   std::string flags;
   uint64_t bytes = 0;
+  uint64_t drive_bytes = 0;  // 0: no drive
 };
 
 // Host memory that a run needs, without activations, and what is available.
 struct HostFit {
   uint64_t bytes = 0;  // the pool, and the rCaches of ranks on the host
   MemoryBudget there;
+  DriveRoom drive;  // the largest one; without a path it is taken to be large enough
   bool fits = false;
   // If it does not fit: changes that make it fit, smallest first; or the one that needs least.
   std::vector<WayToFit> ways;
@@ -35,9 +38,9 @@ struct HostFit {
 
 // `options` are those of `plan`; `on_host`: the ranks compute on the CPU.
 HostFit JudgeHost(const RunOptions& options, const RunPlan& plan, bool on_host,
-                  const MemoryBudget& there);
+                  const MemoryBudget& there, const DriveRoom& drive = {});
 
-// "fits      no: 158 GiB of host memory are needed, ...", and a line per way.
+// "fits      this machine: no: 158 GiB of host memory are needed, ...", and a line per way.
 std::string DescribeFit(const HostFit& fit);
 
 // Checks that a memserver with a pool of this size can start. Errors: kHostMemoryShort.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/text/error_text.h"
 #include "base/system/whole_file.h"
 #include "client/job_spec.h"
 #include "client/admin/ask_gpus.h"
@@ -23,7 +24,7 @@
 #include "trainer/output/hugging_face.h"
 #include "trainer/run/describe_plan.h"
 #include "trainer/run/run_plan.h"
-#include "trainer/advice/limits/run_limits.h"
+#include "trainer/advice/limits/machine_fit.h"
 #include "trainer/advice/picture/plan_picture.h"
 #include "trainer/advice/pipeline_run.h"
 #include "trainer/advice/settle_rcache.h"
@@ -38,7 +39,7 @@ constexpr int64_t kAskNs = 2 * kNsPerSecond;  // for a memserver's answer
 
 int Ended(const Status& status) {
   if (status.ok()) return kExitOk;
-  std::cerr << status.Format() << "\n";
+  std::cerr << ErrorText(status) << "\n";
   return status.exit_code();
 }
 
@@ -177,14 +178,16 @@ Status Estimate(RunOptions options) {
 
   if (!options.output.svg_file.empty()) TP_RETURN_IF_ERROR(DrawPlan(options, plan));
 
-  const HostFit fit = JudgeHost(options, plan, !gpu, ReadMemoryBudget());
+  const HostFit fit = JudgeHost(options, plan, !gpu, ReadMemoryBudget(), LargestDrive());
   TP_ASSIGN_OR_RETURN(const std::optional<RunLimits> limits,
                       LimitsOf(options, plan, RoomFor(plan, gpu ? &*gpu : nullptr, fit), fit.fits));
   std::cout << (options.output.json
                     ? PlanJson(plan, gpu ? &*gpu : nullptr, limits ? &*limits : nullptr) + "\n"
                     : DescribePlan(plan) + DescribeGpuStates(plan) +
                           (gpu ? DescribeGpu(*gpu) : "") + (limits ? DescribeLimits(*limits) : "") +
-                          DescribeFit(fit) + PictureLine(options.output.svg_file));
+                          DescribeVerdict(fit, gpu ? &*gpu : nullptr, limits ? &*limits : nullptr,
+                                          options.data.batch) +
+                          PictureLine(options.output.svg_file));
   return {};
 }
 

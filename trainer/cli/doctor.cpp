@@ -7,6 +7,7 @@
 #include <torch/version.h>
 
 #include "base/clock.h"
+#include "base/text/error_text.h"
 #include "base/units.h"
 #include "device/gpu_list.h"
 #include "trainer/cli/run.h"
@@ -53,7 +54,7 @@ Status Look(const DeviceOptions& options) {
 int RunDoctor(const DeviceOptions& options) {
   const Status status = Look(options);
   if (status.ok()) return kExitOk;
-  std::cerr << status.Format() << "\n";
+  std::cerr << ErrorText(status) << "\n";
   return status.exit_code();
 }
 

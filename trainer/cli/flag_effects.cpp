@@ -23,6 +23,9 @@ constexpr std::array kEffects{
     FlagEffect{"--pool", "--standalone", "true", "give --standalone"},
     FlagEffect{"--wait", "--standalone", "false", "leave --standalone out"},
     FlagEffect{"--or-new", "--resume", "auto", "give --resume auto"},
+    FlagEffect{"--or-new", "--standalone", "false", "leave --standalone out"},
+    FlagEffect{"--server-timeout", "--standalone", "false", "leave --standalone out"},
+    FlagEffect{"--rejoin-timeout", "--standalone", "false", "leave --standalone out"},
     FlagEffect{"--rejoin-timeout", "--resume", "auto", "give --resume auto"},
     FlagEffect{"--checkpoint-every", "--checkpoint-dir", "given",
                "give --checkpoint-dir checkpoints"},
@@ -33,6 +36,7 @@ constexpr std::array kEffects{
     FlagEffect{"--sync-steps", "--durable-steps", "given",
                "give --durable-steps steps --checkpoint-every 100 --checkpoint-dir checkpoints"},
     FlagEffect{"--log-every", "--quiet", "false", "leave --quiet out"},
+    FlagEffect{"--verbose", "--dry-run", "false", "leave --dry-run out"},
 };
 
 // The value in the table's form: see FlagEffect.
@@ -76,6 +80,24 @@ double Number(const std::optional<std::string>& text) {
 
 Status Refusal(const std::string& what, const std::string& fix) {
   return Status(ErrorId::kUsageError, what).Where("command line of trainer").Fix(fix);
+}
+
+// Checkpoints, memserver and a resumed run depend on one another by more than two flags.
+Status CheckResumeFlags(const GivenFlags& flags) {
+  const std::string resume = flags.value("--resume").value_or("");
+  const bool has_folder = flags.given("--checkpoint-dir");
+  const bool resumes = (resume != "never" && !resume.empty()) || ResumesByItself();
+
+  if (has_folder && !flags.given("--checkpoint-every") && !resumes) {
+    return Refusal("--checkpoint-dir has no effect without --checkpoint-every or --resume",
+                   "leave --checkpoint-dir out, or give --checkpoint-every 100");
+  }
+  if (resume == "auto" && flags.value("--standalone") == "true" && !has_folder) {
+    return Refusal(
+        "--resume auto has no effect beside --standalone, whose memserver ends with the run",
+        "leave --standalone out, or give --checkpoint-dir checkpoints");
+  }
+  return {};
 }
 
 }  // namespace
@@ -122,7 +144,7 @@ Status CheckFlagEffects(const GivenFlags& flags) {
                        each.bound + " " + *flags.value(each.bound) + ": " + each.what,
                    each.fix);
   }
-  return {};
+  return CheckResumeFlags(flags);
 }
 
 }  // namespace tidepool::trainer

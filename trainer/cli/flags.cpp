@@ -10,6 +10,7 @@
 #include "base/text/completion.h"
 #include "base/error_catalog.h"
 #include "base/status.h"
+#include "base/text/error_text.h"
 #include "base/text/flag_error.h"
 #include "base/text/suggest.h"
 #include "trainer/cli/flag_effects.h"
@@ -275,7 +276,7 @@ int ExitOf(const CLI::App& app, const CLI::ParseError& error, const std::string&
   const Status status = Status(ErrorId::kUsageError, plain.what + hint)
                             .Where("command line of trainer")
                             .Fix(plain.fix);
-  std::cerr << status.Format() << "\n";
+  std::cerr << ErrorText(status) << "\n";
   return kExitUsage;
 }
 
@@ -295,6 +296,31 @@ bool UnknownCommand(int argc, char** argv) {
   return std::find(kCommands.begin(), kCommands.end(), argv[1]) == kCommands.end();
 }
 
+// A `launch` whose command does not stand behind `--`: what it would have to be. Words that belong
+// to launch itself stay in front.
+Status CheckLaunchWords(const std::vector<std::string>& words) {
+  const auto end = words.end();
+  if (words.size() < 2 || words[1] != "launch" || std::find(words.begin(), end, "--") != end)
+    return {};
+  for (const char* shown : {"-h", "--help"})
+    if (std::find(words.begin(), end, shown) != end) return {};
+
+  const auto is_command = [](const std::string& word) {
+    return std::find(kCommands.begin(), kCommands.end(), word) != kCommands.end();
+  };
+  const auto command = std::find_if(words.begin() + 2, end, is_command);
+  std::string fix = "trainer";
+  for (auto word = words.begin() + 1; word != command; ++word) fix += " " + *word;
+  fix += command == end ? " -- run" : " --";
+  for (auto word = command; word != end; ++word) fix += " " + *word;
+
+  return Status(ErrorId::kUsageError, command == end
+                                          ? "launch is not told what the ranks run"
+                                          : "the command of the ranks stands behind `--`")
+      .Where("command line of trainer")
+      .Fix(fix);
+}
+
 bool ParseWords(int argc, char** argv, CommandLine* line, int* exit_code) {
   CLI::App app("trainer trains models whose states are in a memory server (memserver)");
   app.set_version_flag("--version", "trainer " TIDEPOOL_VERSION);
@@ -308,7 +334,7 @@ bool ParseWords(int argc, char** argv, CommandLine* line, int* exit_code) {
         Status(ErrorId::kUsageError,
                "unknown command \"" + std::string(argv[1]) + "\"" + DidYouMean(argv[1], kCommands))
             .Where("command line of trainer");
-    std::cerr << unknown.Format() << "\n";
+    std::cerr << ErrorText(unknown) << "\n";
     *exit_code = kExitUsage;
     return false;
   }
@@ -324,7 +350,7 @@ bool ParseWords(int argc, char** argv, CommandLine* line, int* exit_code) {
     if (!command->parsed()) continue;
     const Status status = CheckFlagEffects(FlagsOf(*command));
     if (status.ok()) continue;
-    std::cerr << status.Format() << "\n";
+    std::cerr << ErrorText(status) << "\n";
     *exit_code = status.exit_code();
     return false;
   }
@@ -352,8 +378,14 @@ bool ParseWords(int argc, char** argv, CommandLine* line, int* exit_code) {
 bool ParseCommandLine(int argc, char** argv, CommandLine* line, int* exit_code) {
   Result<std::vector<std::string>> words = WithFlagsOfFile({argv, argv + argc});
   if (!words.ok()) {
-    std::cerr << words.status().Format() << "\n";
+    std::cerr << ErrorText(words.status()) << "\n";
     *exit_code = words.status().exit_code();
+    return false;
+  }
+
+  if (const Status launch = CheckLaunchWords(words.value()); !launch.ok()) {
+    std::cerr << ErrorText(launch) << "\n";
+    *exit_code = launch.exit_code();
     return false;
   }
 

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <string>
 
+#include "base/text/error_text.h"
 #include "client/admin/rates_place.h"
 #include "device/fingerprint.h"
 #include "trainer/advice/rates_file.h"
@@ -60,7 +61,7 @@ Result<std::string> Show(const std::string& file, bool json) {
 int RunRates(const ServerOptions& server, const OutputOptions& output) {
   const Result<std::string> shown = Show(client::RatesPlace(server.socket_dir), output.json);
   if (!shown.ok()) {
-    std::cerr << shown.status().Format() << "\n";
+    std::cerr << ErrorText(shown.status()) << "\n";
     return shown.status().exit_code();
   }
   std::cout << shown.value();

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/point.h"
+#include "base/text/error_text.h"
 #include "trainer/launch/begin_anew.h"
 #include "trainer/launch/stop_flag.h"
 #include "trainer/advice/settle_pipeline.h"
@@ -51,7 +52,7 @@ int RunTraining(const RunOptions& options) {
   const bool unwritten =
       result.id() == ErrorId::kSaveFailed || result.id() == ErrorId::kFileWriteFailed;
   if (!result.ok() && (unwritten || !StopFlag::Requested()))
-    std::cerr << "\n" << result.Format() << "\n";
+    std::cerr << "\n" << ErrorText(result) << "\n";
   if (StopFlag::Requested()) return 128 + StopFlag::Signal();
   return result.ok() ? kExitOk : result.exit_code();
 }

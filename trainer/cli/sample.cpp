@@ -14,6 +14,7 @@
 #include <torch/version.h>
 
 #include "base/clock.h"
+#include "base/text/error_text.h"
 #include "client/protocol.h"
 #include "trainer/comm/nccl/nccl_version.h"
 #include "trainer/threads/compute_threads.h"
@@ -37,6 +38,7 @@ std::span<float> ValuesOf(at::Tensor* parameter) {
 Status LoadModel(Gpt* model, const ModelConfig& config, const RunOptions& options) {
   const std::string& place = options.sample.weights_dir;
   const std::string base = options.adapters.base.empty() ? config.base : options.adapters.base;
+  if (config.lora.on()) TP_RETURN_IF_ERROR(CheckBaseIsThere(base, place));
   TP_ASSIGN_OR_RETURN(const SavedModel whole, SavedModel::Open(config.lora.on() ? base : place));
   std::optional<WeightsFile> adapters;
   if (config.lora.on()) {
@@ -206,7 +208,7 @@ Status Sample(const RunOptions& options) {
 int RunSample(const RunOptions& options) {
   const Status status = Sample(options);
   if (status.ok()) return kExitOk;
-  std::cerr << status.Format() << "\n";
+  std::cerr << ErrorText(status) << "\n";
   return status.exit_code();
 }
 

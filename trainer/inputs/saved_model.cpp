@@ -45,6 +45,14 @@ void TransposeMatrix(std::span<const float> in, uint64_t rows, uint64_t columns,
   }
 }
 
+Status CheckBaseIsThere(const std::string& base, const std::string& adapters) {
+  std::error_code unknown;
+  if (std::filesystem::exists(base, unknown)) return {};
+  return Status(ErrorId::kFileUnreadable, "the base of the adapters is not at " + base)
+      .Where(adapters)
+      .Fix("say where it is now, with --base DIR");
+}
+
 Result<SavedModel> SavedModel::Open(const std::string& path, const std::string& base) {
   if (std::error_code unknown; !std::filesystem::exists(path, unknown)) {
     return Status(ErrorId::kFileUnreadable, "there is no " + path)
@@ -64,6 +72,7 @@ Result<SavedModel> SavedModel::Open(const std::string& path, const std::string& 
   }
 
   const std::string place = base.empty() ? std::exchange(model.config_.base, {}) : base;
+  TP_RETURN_IF_ERROR(CheckBaseIsThere(place, path));
   TP_ASSIGN_OR_RETURN(const ModelConfig of_base, ReadModelConfig(DirectoryOfWeights(place)));
   model.config_.names = of_base.names;
   TP_RETURN_IF_ERROR(model.OpenFiles(place));

@@ -22,6 +22,10 @@
 
 namespace tidepool::trainer {
 
+// Checks that the base of the adapters at `adapters` exists. Error: kFileUnreadable, whose fix is
+// --base.
+Status CheckBaseIsThere(const std::string& base, const std::string& adapters);
+
 class SavedModel {
  public:
   // `path`: the directory, or a file in it. `base`: of adapters, if their base has moved; else

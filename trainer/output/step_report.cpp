@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -86,6 +87,14 @@ void WriteGroups(const StepReport& report, JsonWriter* json) {
   json->EndArray();
 }
 
+// What of a line a terminal shows in one row: only a row can be written over.
+std::string InOneRow(std::string line, int terminal) {
+  winsize size{};
+  if (ioctl(terminal, TIOCGWINSZ, &size) != 0 || size.ws_col < 2) return line;
+  if (line.size() >= size.ws_col) line.resize(size.ws_col - 1U);
+  return line;
+}
+
 }  // namespace
 
 std::string ProgressLine(const StepReport& report) {
@@ -101,11 +110,13 @@ std::string ProgressLine(const StepReport& report) {
   if (report.durable == false) line += "  (not on the drive yet)";
   if (report.recovered) return line + "  (sealed by the process before)";
 
-  line += "  " + Number("%.0f", report.tokens_per_second()) + " tok/s";
+  line += "  " + Number("%.0f", report.tokens_per_second()) + " tok/s  " +
+          FormatDuration(report.seconds) + " a step, waits " +
+          Number("%.0f %%", 100 * report.waiting_share());
+  if (report.step < report.steps) line += "  ETA " + FormatDuration(report.eta_seconds);
   line += "  hit " + Number("%.0f %%", 100 * report.hit_rate());
   if (report.ahead > 0) line += ", ahead " + Number("%.0f %%", 100 * report.ahead_rate());
   line += "  in " + FormatBytes(report.bytes_h2d) + "  out " + FormatBytes(report.bytes_d2h);
-  if (report.step < report.steps) line += "  ETA " + FormatDuration(report.eta_seconds);
   return line;
 }
 
@@ -274,8 +285,10 @@ Status ReportWriter::Write(const StepReport& report) {
                    report.step == report.steps || report.held_out_loss || report.skipped;
   if (terminal_) {
     line_open_ = true;
-    return WriteAll(STDERR_FILENO, "\r\033[K" + ProgressLine(report) + (report.skipped ? "\n" : ""),
-                    "the terminal");
+    return WriteAll(
+        STDERR_FILENO,
+        "\r\033[K" + InOneRow(ProgressLine(report), STDERR_FILENO) + (report.skipped ? "\n" : ""),
+        "the terminal");
   }
   return due ? WriteAll(STDERR_FILENO, ProgressLine(report) + "\n", "stderr") : Status();
 }

@@ -5,6 +5,7 @@
 // rCache in this step.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -59,6 +60,8 @@ struct StepReport {
   double tokens_per_second() const {
     return seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
   }
+  // The share of the step in which this rank waited.
+  double waiting_share() const { return seconds > 0 ? std::min(waited_seconds / seconds, 1.0) : 0; }
   double hit_rate() const { return ShareOf(hits, 1); }
   double ahead_rate() const { return ShareOf(ahead, 0); }
 

@@ -43,8 +43,8 @@ std::string Banner(const RunPlan& plan, const RankPlace& place, const BannerWord
 
 std::string LongBanner(const RunPlan& plan, const RankPlace& place, const std::string& data) {
   return "tidepool trainer  job " + plan.spec.name + ", " + Ranks(place) +
-         " (started by: " + place.launcher + ")\n" + DescribePlan(plan) + "data      " + data +
-         "\n";
+         (place.launcher == "none" ? "" : " (started by: " + place.launcher + ")") + "\n" +
+         DescribePlan(plan) + "data      " + data + "\n";
 }
 
 void RunVoice::Say(const std::string& text) const {

@@ -1,6 +1,8 @@
 #include "trainer/run/run_plan.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/units.h"
@@ -16,6 +18,12 @@ namespace tidepool::trainer {
 namespace {
 
 Result<GptShape> ShapeOfBase(const std::string& base) {
+  if (std::error_code unknown; !std::filesystem::exists(base, unknown)) {
+    return Status(ErrorId::kFileUnreadable, "there is no " + base)
+        .Where("--base " + base)
+        .Fix("give --base the directory that `trainer run --save DIR` wrote");
+  }
+
   TP_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(DirectoryOfWeights(base)));
   if (!config.lora.on()) return config.shape;
   return Status(ErrorId::kUsageError, base + " holds adapters, not a whole model")

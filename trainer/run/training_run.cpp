@@ -5,6 +5,7 @@
 #include <iostream>
 
 #include "base/log.h"
+#include "base/text/error_text.h"
 #include "base/system/whole_file.h"
 #include "base/text/plural.h"
 #include "base/units.h"
@@ -291,7 +292,7 @@ void TrainingRun::LeaveStuck(const Status& ended) {
     session_->LeaveMeeting();
     setup_.begin_anew(attempts_);
   }
-  std::cerr << "\n" << Explained(ended).Format() << "\n" << std::flush;
+  std::cerr << "\n" << ErrorText(Explained(ended)) << "\n" << std::flush;
   EndAtOnce(ended.exit_code());
 }
 

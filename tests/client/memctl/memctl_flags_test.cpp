@@ -89,8 +89,10 @@ TEST(MemctlFlags, ASnapshotNamesItsJobAndItsFolder) {
 
 TEST(MemctlFlags, WordsOfOtherProgramsLeadToTheCommandThatDoesIt) {
   for (const char* word :
-       {"jobs", "ls",   "list",  "kill", "rm",  "delete",    "stop", "restart", "log",   "stats",
-        "info", "show", "check", "ui",   "web", "dashboard", "mem",  "memory",  "trace", "set"}) {
+       {"jobs",  "ls",        "list",   "kill",    "rm",     "delete", "stop",  "restart",
+        "log",   "stats",     "tail",   "queue",   "squeue", "watch",  "free",  "cancel",
+        "pause", "suspend",   "resume", "release", "info",   "show",   "check", "ui",
+        "web",   "dashboard", "mem",    "memory",  "trace",  "set"}) {
     const std::string text = Parse({word}).text;
     const size_t begin = text.find("did you mean \"");
     ASSERT_NE(begin, std::string::npos) << text;

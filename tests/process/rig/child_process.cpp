@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstdlib>
@@ -21,6 +22,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/text/error_text.h"
 #include "shm/socket_path.h"
 
 namespace tidepool::testing {
@@ -40,6 +42,31 @@ bool Become(const OtherUser& user) {
   return setgroups(user.groups.size(), user.groups.data()) == 0 &&
          setresgid(user.uid, user.uid, user.uid) == 0 &&
          setresuid(user.uid, user.uid, user.uid) == 0;
+}
+
+// Undoes FoldText below the parts of an error and below lines of a log.
+std::string Unfolded(const std::string& text) {
+  const std::string further = "\n" + std::string(kFoldIndent, ' ');
+  std::string whole;
+  bool is_error = false;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view line(text.data() + at, end - at);
+    const bool goes_on = is_error && line.size() > kFoldIndent && line[kFoldIndent] != ' ' &&
+                         line.starts_with(std::string_view(further).substr(1));
+    if (goes_on) {
+      whole.back() = ' ';
+      whole += line.substr(kFoldIndent);
+    } else {
+      whole += line;
+      is_error = line.starts_with("error[TP") || line.starts_with("   where: ") ||
+                 line.starts_with("   why:   ") || line.starts_with("   fix:   ") ||
+                 line.find("Z ") == 12;
+    }
+    if (end < text.size()) whole += '\n';
+    at = end + 1;
+  }
+  return whole;
 }
 
 }  // namespace
@@ -115,7 +142,7 @@ std::string ChildProcess::Output() const {
   std::array<char, 4096> piece{};
   for (off_t at = 0;;) {
     const ssize_t count = pread(output_.get(), piece.data(), piece.size(), at);
-    if (count <= 0) return text;
+    if (count <= 0) return Unfolded(text);
     text.append(piece.data(), static_cast<size_t>(count));
     at += count;
   }

@@ -59,7 +59,7 @@ class ChildProcess {
   void Signal(int signal) const;
   // None when it has not ended in time.
   std::optional<ProcessEnd> Wait(int64_t timeout_ns);
-  // Everything written so far, stdout and stderr.
+  // Everything written so far, stdout and stderr. Folded lines of errors are put together again.
   std::string Output() const;
   // Waits until the output holds `text`; false after the limit or when the process has ended
   // without it.

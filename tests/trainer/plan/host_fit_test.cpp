@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/units.h"
+#include "trainer/advice/limits/machine_fit.h"
 
 namespace tidepool::trainer {
 namespace host_fit_test {
@@ -57,7 +58,7 @@ TEST(HostFit, NamesWhatWouldFitAndTheBytesWithIt) {
   const uint64_t bytes = Judge(smaller, 0).bytes;
   EXPECT_LT(bytes, 100 * kGiB);
   const std::string text = DescribeFit(fit);
-  EXPECT_THAT(text, HasSubstr("fits      no: "));
+  EXPECT_THAT(text, HasSubstr("fits      this machine: no: "));
   EXPECT_THAT(text,
               HasSubstr("would fit: --dtype bf16 --states split-8bit: " + FormatBytes(bytes)));
   EXPECT_THAT(text, HasSubstr("of NVMe (memserver run --nvme DIR:SIZE)"));
@@ -68,6 +69,50 @@ TEST(HostFit, WhereNothingFitsItNamesTheSmallest) {
   ASSERT_EQ(fit.ways.size(), 1U);
   EXPECT_THAT(DescribeFit(fit), HasSubstr("the smallest, too large too: "));
   EXPECT_THAT(DescribeFit(fit), Not(HasSubstr("would fit")));
+}
+
+TEST(HostFit, AWayOverADriveNeedsItsRoomToBeThere) {
+  auto plan = MakeRunPlan(TenBillion(), 1, 0, "estimate");
+  ASSERT_TRUE(plan.ok());
+  const auto judge = [&](uint64_t free) {
+    return JudgeHost(TenBillion(), *plan, true, Here(100 * kGiB), {"/mnt/drive", free});
+  };
+  const std::string large = DescribeFit(judge(1000 * kGiB)), small = DescribeFit(judge(kGiB));
+  EXPECT_THAT(large, HasSubstr("of NVMe (memserver run --nvme DIR:SIZE)"));
+  EXPECT_THAT(large, HasSubstr("the largest drive here: 1000 GiB free in /mnt/drive\n"));
+  EXPECT_THAT(small, Not(HasSubstr("NVMe")));
+  EXPECT_THAT(small, HasSubstr("would fit: --dtype bf16 --states split-8bit"));
+}
+
+TEST(HostFit, KnowsTheDrivesThatAreThere) {
+  const DriveRoom none = LargestDrive("/nowhere");
+  const DriveRoom all = LargestDrive();
+  EXPECT_GE(all.bytes_free, none.bytes_free);
+  EXPECT_EQ(all.path.empty(), all.bytes_free == 0);
+}
+
+TEST(HostFit, TheVerdictIsOfTheGpuAndTheBatchToo) {
+  const HostFit fit{.bytes = kGiB, .there = Here(2 * kGiB), .drive = {}, .fits = true, .ways = {}};
+  EXPECT_THAT(DescribeVerdict(fit, nullptr, nullptr, 8), HasSubstr("this machine: yes: "));
+
+  RunLimits limits;
+  limits.batch = 4;
+  limits.room_name = "host memory";
+  EXPECT_THAT(DescribeVerdict(fit, nullptr, &limits, 4), HasSubstr("this machine: yes: "));
+  const std::string batch = DescribeVerdict(fit, nullptr, &limits, 8);
+  EXPECT_THAT(batch, HasSubstr("this machine: no: the activations of --batch 8"));
+  EXPECT_THAT(batch, HasSubstr("would fit: --batch 4\n"));
+
+  GpuEstimate gpu;
+  gpu.rank_bytes = 3 * kGiB;
+  gpu.sharers = 2;
+  EXPECT_THAT(DescribeVerdict(fit, &gpu, nullptr, 8), HasSubstr("no: no GPU is here"));
+  gpu.now = {.free = 7 * kGiB, .total = 8 * kGiB};
+  EXPECT_THAT(DescribeVerdict(fit, &gpu, nullptr, 8), HasSubstr("this machine: yes: "));
+  gpu.now->free = 5 * kGiB;
+  const std::string small = DescribeVerdict(fit, &gpu, nullptr, 8);
+  EXPECT_THAT(small, HasSubstr("no: 6.00 GiB of a GPU are needed"));
+  EXPECT_THAT(small, HasSubstr("5.00 GiB of 8.00 GiB are free"));
 }
 
 TEST(HostFit, APrivatePoolThatHasNoRoomIsOneErrorWithOneFix) {

@@ -168,7 +168,7 @@ TEST_F(TrainerBadUse, AdaptersThatHaveNoBaseOrNoSizeAreNamed) {
           {"TP1001", "--lora-rank", "not in range 1 to 65536"}});
   Expect({{"run", "--base", "/nowhere", "--lora-rank", "8"},
           kExitNotFound,
-          {"TP5001", "/config.json", "--save DIR"}});
+          {"TP5001", "there is no /nowhere", "--base /nowhere", "give --base"}});
   Expect({{"run", "--base", "x", "--preset", "tiny"},
           kExitUsage,
           {"TP1001", "--preset and --base exclude each other", "leave --preset or --base out"}});

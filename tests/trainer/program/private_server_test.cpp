@@ -264,7 +264,8 @@ class DryRun : public PrivateServer {
     // What would fit, and whether this does, are matters of the moment.
     std::string output = trainer->Output();
     const bool is_json = output.starts_with("{");
-    EXPECT_EQ(output.find("\nfits      yes: ") == std::string::npos, is_json) << output;
+    EXPECT_EQ(output.find("\nfits      this machine: yes: ") == std::string::npos, is_json)
+        << output;
     if (!is_json) return output.substr(0, output.find("limits    "));
 
     const size_t limits = output.find(",\"limits\":{");

@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/error_catalog.h"
+#include "base/text/error_text.h"
 #include "base/text/json_writer.h"
 #include "trainer/engine/torch_errors.h"
 #include "trainer/module/module_job.h"
@@ -31,11 +32,11 @@ using trainer::ModuleTensors;
 
 [[noreturn]] void Throw(const Status& status) {
   const ErrorEntry& entry = ErrorEntryOf(status.id());
-  throw Error(status.Format(), {.id = entry.name,
-                                .sentence = status.what(),
-                                .where = status.where(),
-                                .why = status.why(),
-                                .fix = status.fix().empty() ? entry.advice : status.fix()});
+  throw Error(ErrorText(status), {.id = entry.name,
+                                  .sentence = status.what(),
+                                  .where = status.where(),
+                                  .why = status.why(),
+                                  .fix = status.fix().empty() ? entry.advice : status.fix()});
 }
 
 void Require(const Status& status) {
