@@ -29,6 +29,7 @@ SMALL = {
     "fetch": ["--chunk-mebibytes", "4", "--pairs", "2"],
     "restart": ["--chunk-mebibytes", "1", "--kills", "1"],
     "step": ["--preset", "tiny", "--rounds", "1"],
+    "sample": ["--preset", "tiny", "--tokens", "8", "--rounds", "1"],
     "jobs": ["--milliseconds", "100", "--rounds", "1"],
     "pipeline": ["--model", "3b", "--steps", "1"],
     "moe": ["--trace", "four", "--steps", "1"],
