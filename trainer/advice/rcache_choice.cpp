@@ -31,6 +31,14 @@ uint64_t StatesBytes(const ChoiceTask& task, ChunkId chunk) {
          (fp32 ? 0 : 2 * elements) + gradient * elements;
 }
 
+// evictable[c]: the rank has chunk c, and it needs a block.
+std::vector<bool> EvictableOf(const ChunkLayout& layout, Rank rank) {
+  std::vector<bool> mask = EvictableMask(layout);
+  for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk)
+    mask[chunk] = mask[chunk] && layout.IsMember(chunk, rank);
+  return mask;
+}
+
 SearchInput InputOf(const ChoiceTask& task, const AccessSchedule& order) {
   const ChunkLayout& layout = *task.layout;
   SearchInput input;
@@ -41,15 +49,31 @@ SearchInput InputOf(const ChoiceTask& task, const AccessSchedule& order) {
 
   for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
     const ChunkPlace& place = layout.chunks[chunk];
-    input.chunks.push_back({layout.ChunkBytes(chunk) / input.bytes.compute,
+    // Ranks that do not have this chunk have another one like it, which is not counted itself.
+    const uint64_t alike =
+        layout.IsMember(chunk, task.rank) ? layout.world / layout.ShardCount(chunk) : 0;
+    input.chunks.push_back({alike * layout.ChunkBytes(chunk) / input.bytes.compute,
                             place.frozen ? 0 : StatesBytes(task, chunk), !place.frozen});
   }
 
   const double elements = static_cast<double>(layout.ShardElements(0));
   input.bytes.states = static_cast<double>(input.chunks[0].states_bytes) / elements -
                        static_cast<double>(input.bytes.compute);
-  input.sizes = SizesOf(order, EvictableMask(layout));
+  input.sizes = SizesOf(order, EvictableOf(layout, task.rank));
   return input;
+}
+
+// Adds the largest size that fits, which the sizes of a long order may be far from.
+void AddLargestThatFits(const ChoiceTask& task, const AccessSchedule& order, SearchInput* input) {
+  if (input->block_bytes == 0) return;
+  const uint64_t blocks = input->allowed_bytes / input->block_bytes;
+  const auto behind =
+      std::find_if(input->sizes.begin(), input->sizes.end(),
+                   [blocks](const RcacheSize& size) { return size.blocks >= blocks; });
+  const bool is_new =
+      behind != input->sizes.begin() && behind != input->sizes.end() && behind->blocks != blocks;
+  if (!is_new) return;
+  input->sizes.insert(behind, SizeOf(order, EvictableOf(*task.layout, task.rank), blocks));
 }
 
 std::string RoomText(const RcacheChoice& c) {
@@ -140,9 +164,11 @@ Result<RcacheChoice> ChooseRcache(const ChoiceTask& task) {
   if (task.limit)
     choice.allowed_bytes = task.limit->bytes - std::min(task.limit->bytes, choice.room.resident);
 
-  SearchInput input =
-      InputOf(task, ForeseeOrder(task.profile->trace, layout, task.rank, task.micro_batches));
+  const AccessSchedule order =
+      ForeseeOrder(task.profile->trace, layout, task.rank, task.micro_batches);
+  SearchInput input = InputOf(task, order);
   input.allowed_bytes = choice.allowed_bytes;
+  AddLargestThatFits(task, order, &input);
   choice.smallest_blocks = input.sizes.front().blocks;
   choice.most_blocks = input.sizes.back().blocks;
 

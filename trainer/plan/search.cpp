@@ -178,6 +178,14 @@ uint64_t AllowedBytes(const DeviceRoom& room) {
   return (room.capacity - std::min(room.capacity, others)) / 20 * 19;
 }
 
+RcacheSize SizeOf(const AccessSchedule& order, const std::vector<bool>& evictable,
+                  uint64_t blocks) {
+  Result<Plan> plan = BeladySimulate(order, {evictable, blocks, {}});
+  TP_CHECK(plan.ok(), "the smallest rCache is enough");
+  return {blocks, std::move(plan.value().fetches_of_chunk),
+          std::move(plan.value().submits_of_chunk)};
+}
+
 std::vector<RcacheSize> SizesOf(const AccessSchedule& order, const std::vector<bool>& evictable,
                                 uint64_t most) {
   const uint64_t smallest = SmallestRcache(order, evictable);
@@ -192,10 +200,7 @@ std::vector<RcacheSize> SizesOf(const AccessSchedule& order, const std::vector<b
   for (uint64_t i = 0; i < count; ++i) {
     const uint64_t blocks =
         count == 1 ? largest : smallest + i * (largest - smallest) / (count - 1);
-    Result<Plan> plan = BeladySimulate(order, {evictable, blocks, {}});
-    TP_CHECK(plan.ok(), "the smallest rCache is enough");
-    sizes.push_back({blocks, std::move(plan.value().fetches_of_chunk),
-                     std::move(plan.value().submits_of_chunk)});
+    sizes.push_back(SizeOf(order, evictable, blocks));
   }
   return sizes;
 }

@@ -64,7 +64,7 @@ uint64_t AllowedBytes(const DeviceRoom& room);
 
 // One chunk, as the search sees it.
 struct SearchChunk {
-  uint64_t elements = 0;      // of all shards
+  uint64_t elements = 0;      // of all ranks
   uint64_t states_bytes = 0;  // on one rank's device, if its states are there
   bool trained = true;
 };
@@ -74,6 +74,8 @@ struct RcacheSize {
   uint64_t blocks = 0;
   std::vector<uint32_t> fetches, submits;  // by ChunkId
 };
+// The size of so many blocks. Requires at least those of SmallestRcache.
+RcacheSize SizeOf(const AccessSchedule& order, const std::vector<bool>& evictable, uint64_t blocks);
 // All sizes, from the smallest in which the order runs to one block per chunk, or `most` evenly
 // spaced ones including both ends (fewer if replaying a long order would take more than a few
 // seconds).
