@@ -143,6 +143,21 @@ class Moe(unittest.TestCase):
         told = self.trainer("export", str(self.folder / "some" / "weights"), str(self.folder / "hf"), code=2)
         self.assertIn("transformers has no model with 8 experts in one of 2 blocks", told)
 
+    def test_blocks_with_other_experts_each_go_on_and_are_not_exported(self) -> None:
+        file = self.folder / "layers.txt"
+        file.write_text("layers=0, experts=4, width=24, residual=yes\nlayers=1, experts=6, top-k=1, width=16\n")
+        save = str(self.folder / "layers" / "weights")
+        start = self.train("layers", "--preset", "llama-tiny", "--context", "32", "--moe", str(file), steps=1, rate=0)
+        self.assertIn("model.layers.0.mlp.up_proj.weight", start)
+        self.assertEqual(start["model.layers.1.block_sparse_moe.gate.weight"].shape[0], 6)
+        on = self.train("layers-on", "--from", save, "--context", "32", "--moe", "capacity=1.5", steps=1, rate=0)
+        for key, value in start.items():
+            self.assertTrue(torch.equal(on[key], value), key)
+        self.assertIn("transformers has no model with block 0: 4 experts", self.trainer("export", save, str(self.folder / "hf"), code=2))
+        file.write_text("layers=0-1, experts=4, width=24, residual=yes\n")
+        told = self.trainer("run", "--dry-run", "--from", save, "--moe", str(file), code=2)
+        self.assertIn("have block 0: 4 experts, 2 a token, beside the MLP, dropless; block 1: 6 experts", told)
+
     def test_router_logits_that_are_not_numbers_end_the_run(self) -> None:
         model = mixtral()
         with torch.no_grad():
@@ -150,7 +165,7 @@ class Moe(unittest.TestCase):
         model.save_pretrained(self.folder / "hf")
         words = ["run", "--standalone", "--data", str(self.folder), "--batch", "1", "--steps", "3", "--eval-every", "0", "--from", str(self.folder / "hf")]
         told = self.trainer(*words, code=22)
-        self.assertIn("48 router logits of model.layers.1.block_sparse_moe are not numbers", told)
+        self.assertIn("48 router logits of model.layers.1.block_sparse_moe are not numbers, in step 1", told)
         self.assertNotIn("frame #", told)
 
     def test_experts_that_ranks_share_learn_as_those_of_one_process(self) -> None:

@@ -71,7 +71,7 @@ Result<StepProfile> ProfileRun(const RunPlan& plan, const RunOptions& options) {
       task.own_stages.push_back(plan.stages->Owns(stage));
   }
   task.micro_batches = options.training.micro_batches;
-  if (!plan.expert_ranks.empty()) task.experts = {plan.rank % plan.shape.moe.ep, plan.shape.moe.ep};
+  if (!plan.expert_groups.empty()) task.expert_rank = plan.rank;
   TP_ASSIGN_OR_RETURN(StepProfile profile, ProfileStep(task));
   if (options.model.offload_activations && plan.shape.layers > 2) {
     // Two blocks' inputs are on the device at once (trainer/model/activation_store.h).

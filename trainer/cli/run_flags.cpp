@@ -26,10 +26,11 @@ void AddModelFlags(CLI::App* app, ModelOptions* o) {
 
   app->add_option(
          "--moe", o->moe,
-         "experts in place of MLPs, in Llama's form: every=2,experts=8,top-k=2; also "
-         "width=N, capacity=1.25, aux=0.01, z=0.001, and ep=N: ranks that share a block's experts")
+         "experts in place of MLPs, in Llama's form: every=2,experts=8,top-k=2; also width=N, "
+         "capacity=1.25, aux=0.01, z=0.001, residual=yes (the MLP stays beside them), and ep=N: "
+         "ranks that share a block's experts; or a file with a line for each block that differs")
       ->group("model")
-      ->type_name("KEY=N,...");
+      ->type_name("KEY=N,...|FILE");
 
   app->add_option(
          "--from", o->from,

@@ -63,6 +63,12 @@ class Run {
   std::optional<StepReport> held_;  // of the sealed step, until it is known to be safe or not
 };
 
+// Names the step in which the model met values that are not numbers.
+Status InStep(const Status& ended, uint64_t step) {
+  if (ended.id() != ErrorId::kNonFinite) return ended;
+  return Status(ended.id(), ended.what() + ", in step " + std::to_string(step)).Why(ended.why());
+}
+
 double Seconds(int64_t ns) {
   return static_cast<double>(ns) * 1e-9;
 }
@@ -89,8 +95,9 @@ Status Run::MicroBatches(StepReport* report) {
       continue;
     }
 
-    TP_RETURN_IF_ERROR(task_.engine->RunMicroBatch(
-        version_, micro_batch, [&] { return task_.loss(batch); }, factor));
+    const Status ran = task_.engine->RunMicroBatch(
+        version_, micro_batch, [&] { return task_.loss(batch); }, factor);
+    if (!ran.ok()) return InStep(ran, version_ + 1);
   }
   if (!task_.whole_step) return {};
   TP_ASSIGN_OR_RETURN(const StagedBytes bytes, task_.whole_step(version_, batches, factor));
@@ -165,9 +172,9 @@ Status Run::HeldOutLoss(StepReport* report) {
   if (task_.held_out.empty()) return {};
   double sum = 0;
   for (const Batch& batch : task_.held_out) {
-    TP_ASSIGN_OR_RETURN(const double value,
-                        task_.engine->Evaluate(version_, [&] { return task_.loss(batch); }));
-    sum += value;
+    Result<double> value = task_.engine->Evaluate(version_, [&] { return task_.loss(batch); });
+    if (!value.ok()) return InStep(value.status(), version_);
+    sum += *value;
   }
   sum /= static_cast<double>(task_.held_out.size());
   TP_RETURN_IF_ERROR(MeanOverRanks(&sum));

@@ -14,6 +14,8 @@
 
 #include "base/text/json_writer.h"
 #include "base/system/whole_file.h"
+#include "trainer/model/moe/moe_layers.h"
+#include "trainer/model/moe_text.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -22,6 +24,7 @@ constexpr const char* kFile = "/config.json";
 // Values of model_type: with experts in every block, and in some blocks.
 constexpr const char* kMixtral = "mixtral";
 constexpr const char* kOursWithExperts = "tidepool_moe";
+constexpr const char* kMoeLayers = "tidepool_moe_layers";  // where blocks have other experts each
 
 // A whole number in [1, max] under `key`; 0 if it is missing or invalid.
 uint32_t NumberIn(const boost::json::object& object, const char* key, int64_t max) {
@@ -183,11 +186,31 @@ std::string ReadLlama(const boost::json::object& object, GptShape* shape) {
   return rotary.empty() ? OtherLlama(object) : rotary;
 }
 
+// The experts of each block, in the words of MoeWords. Returns the error, or "".
+std::string ReadMoeLayers(const boost::json::object& object, GptShape* shape) {
+  const boost::json::value& layers = object.at(kMoeLayers);
+  if (!layers.is_array() || layers.get_array().size() != shape->layers)
+    return std::string(kMoeLayers) + " is no list with an entry for each block";
+
+  for (const boost::json::value& words : layers.get_array()) {
+    MoeSizes& block = shape->moe_layers.emplace_back();
+    if (!words.is_string()) return std::string(kMoeLayers) + " has an entry that is no text";
+    if (words.get_string().empty()) continue;
+    Result<MoeSizes> read = ReadMoe(std::string(words.get_string()), {});
+    if (!read.ok()) return std::string(kMoeLayers) + ": " + read.status().what();
+    block = *read;
+  }
+  return HasExperts(*shape) ? "" : "it does not say how many experts there are";
+}
+
 // A Llama with experts: Mixtral (experts in every block), or a model of ours with other settings.
 std::string ReadMoeOf(const boost::json::object& object, GptShape* shape) {
   std::string other = ReadLlama(object, shape);
   MoeSizes* const moe = &shape->moe;
+  if (object.contains(kMoeLayers)) return other.empty() ? ReadMoeLayers(object, shape) : other;
   const bool is_mixtral = TextIn(object, "model_type") == kMixtral;
+  const boost::json::value* residual = object.if_contains("tidepool_moe_residual");
+  moe->residual = residual != nullptr && residual->is_bool() && residual->get_bool();
   moe->every = is_mixtral ? 1 : NumberIn(object, "tidepool_moe_every", 1 << 16);
   moe->experts = NumberIn(object, "num_local_experts", 1 << 12);
   moe->top_k = NumberIn(object, "num_experts_per_tok", 1 << 12);
@@ -220,7 +243,16 @@ void WriteGpt2(const GptShape& shape, JsonWriter* json) {
   json->Field("n_head", shape.heads).Field("n_embd", shape.hidden);
 }
 
-void WriteMoe(const MoeSizes& moe, JsonWriter* json) {
+void WriteMoe(const GptShape& shape, JsonWriter* json) {
+  if (!shape.moe_layers.empty()) {
+    json->Key(kMoeLayers).BeginArray();
+    for (const MoeSizes& block : shape.moe_layers) json->String(MoeWords(block));
+    json->EndArray();
+    return;
+  }
+
+  const MoeSizes& moe = shape.moe;
+  if (moe.residual) json->Field("tidepool_moe_residual", true);
   json->Field("num_local_experts", moe.experts).Field("num_experts_per_tok", moe.top_k);
   json->Field("router_aux_loss_coef", moe.aux).Key("sliding_window").Null();
   json->Field("tidepool_moe_every", moe.every).Field("tidepool_moe_width", moe.width);
@@ -229,11 +261,10 @@ void WriteMoe(const MoeSizes& moe, JsonWriter* json) {
 
 void WriteLlama(const GptShape& shape, JsonWriter* json) {
   const LlamaSizes& sizes = shape.llama;
-  const MoeSizes& moe = shape.moe;
-  const bool is_mixtral = moe.on() && moe.every == 1;
-  json->Field("model_type", is_mixtral ? kMixtral
-                            : moe.on() ? kOursWithExperts
-                                       : "llama")
+  const bool is_mixtral = IsMixtral(shape);
+  json->Field("model_type", is_mixtral          ? kMixtral
+                            : HasExperts(shape) ? kOursWithExperts
+                                                : "llama")
       .Field("hidden_act", "silu");
 
   json->Field("vocab_size", shape.vocab)
@@ -244,14 +275,14 @@ void WriteLlama(const GptShape& shape, JsonWriter* json) {
 
   json->Field("head_dim", sizes.head_size)
       .Field("hidden_size", shape.hidden)
-      .Field("intermediate_size", is_mixtral ? moe.width : sizes.mlp);
+      .Field("intermediate_size", is_mixtral ? shape.moe.width : sizes.mlp);
 
   json->Field("rms_norm_eps", sizes.norm_epsilon)
       .Field("tie_word_embeddings", sizes.tied)
       .Field("attention_bias", false)
       .Field("mlp_bias", false);
 
-  if (moe.on()) WriteMoe(moe, json);
+  if (HasExperts(shape)) WriteMoe(shape, json);
 
   // transformers before 5 reads rope_theta and rope_scaling, later releases read these as well.
   json->Field("rope_theta", sizes.rotary_base);
@@ -266,7 +297,7 @@ void WriteLlama(const GptShape& shape, JsonWriter* json) {
 
 const char* ArchitectureOf(const GptShape& shape) {
   if (shape.form == ModelForm::kGpt2) return "GPT2LMHeadModel";
-  return shape.moe.on() ? "MixtralForCausalLM" : "LlamaForCausalLM";
+  return HasExperts(shape) ? "MixtralForCausalLM" : "LlamaForCausalLM";
 }
 
 void WriteShape(const GptShape& shape, JsonWriter* json) {

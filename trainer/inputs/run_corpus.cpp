@@ -7,6 +7,7 @@
 #include "trainer/data/bpe_tokenizer.h"
 #include "trainer/data/tokenizer_file.h"
 #include "trainer/inputs/run_files.h"
+#include "trainer/run/expert_plan.h"
 #include "trainer/run/resuming/run_note.h"
 
 namespace tidepool::trainer {
@@ -99,7 +100,10 @@ Result<RunCorpus> OpenRunCorpus(const RunOptions& options, const GptShape& shape
   if (!facts.ok()) return OfData(facts.status(), path);
   data.facts = *facts;
 
-  NotedInputs noted{.context = data.shape.tokens, .facts = data.facts, .from = {}};
+  NotedInputs noted{.context = data.shape.tokens,
+                    .facts = data.facts,
+                    .from = {},
+                    .moe = NoteOfExperts(shape, options.model.moe)};
   if (from != nullptr) {
     TP_ASSIGN_OR_RETURN(noted.from, from->Fingerprint());
   }

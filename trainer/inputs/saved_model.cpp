@@ -8,6 +8,7 @@
 
 #include "base/planted.h"
 #include "trainer/model/lora.h"
+#include "trainer/model/moe/moe_layers.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -189,7 +190,7 @@ std::string SavedModel::Describe() const {
   if (files_.size() > 1) text += ", " + std::to_string(files_.size()) + " files";
   if (config_.names == WeightNames::kHuggingFace)
     text +=
-        std::string(", Hugging Face's ") + (config_.shape.moe.on()                    ? "Mixtral"
+        std::string(", Hugging Face's ") + (HasExperts(config_.shape)                 ? "Mixtral"
                                             : config_.shape.form == ModelForm::kLlama ? "Llama"
                                                                                       : "GPT-2");
   if (adapter_file_ != nullptr) text += ", adapters merged into " + files_.front()->path();

@@ -9,6 +9,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "trainer/model/errors/model_error.h"
+#include "trainer/model/moe/moe_layers.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -55,22 +56,23 @@ at::Tensor PassBy(const at::Tensor& no_rows, const ExpertUses& uses, uint32_t un
 
 Experts::Experts(const GptShape& shape, uint32_t layer, const NamedTensors& parameters,
                  const BlockContext& context)
-    : moe_(shape.moe),
+    : moe_(MoeOf(shape, layer)),
+      place_(context.exchange->PlaceOf(moe_.ep)),
       path_("model.layers." + std::to_string(layer) + "."),
-      aux_(double{shape.moe.aux} / shape.moe.Blocks(shape.layers)),
-      z_(double{shape.moe.z} / shape.moe.Blocks(shape.layers)),
+      aux_(double{moe_.aux} / MoeBlocks(shape)),
+      z_(double{moe_.z} / MoeBlocks(shape)),
       router_(FindAffine(parameters, path_ + "block_sparse_moe.gate")),
       losses_(context.losses),
       exchange_(context.exchange) {
-  const uint32_t local = moe_.experts / exchange_->place().ranks;
-  const uint32_t first = exchange_->place().rank * local;
+  const uint32_t local = moe_.experts / place_.ranks;
+  const uint32_t first = place_.rank * local;
 
   for (uint32_t i = first; i < first + local; ++i) {
     const std::string expert = path_ + "block_sparse_moe.experts." + std::to_string(i) + ".";
     experts_.push_back({.gate = FindAffine(parameters, expert + "w1"),
                         .up = FindAffine(parameters, expert + "w3"),
                         .down = FindAffine(parameters, expert + "w2")});
-    units_.push_back(ExpertUnit(moe_, layer, i));
+    units_.push_back(ExpertUnit(shape, layer, i));
   }
 }
 
@@ -176,9 +178,9 @@ at::Tensor Experts::RunSorted(const at::Tensor& sorted, const Routing& routing) 
 }
 
 at::Tensor Experts::RunAll(const at::Tensor& given, const std::vector<int64_t>& counts) const {
-  const TokenExchange::Agreed agreed = exchange_->Agree(counts, given.is_meta());
-  if (exchange_->place().ranks == 1) return RunOwn(given, counts, agreed.used);
-  const TokenExchange::Visit visit = exchange_->Send(given, counts, agreed);
+  const TokenExchange::Agreed agreed = exchange_->Agree(place_, counts, given.is_meta());
+  if (place_.ranks == 1) return RunOwn(given, counts, agreed.used);
+  const TokenExchange::Visit visit = exchange_->Send(place_, given, counts, agreed);
   return exchange_->SendBack(RunOwn(visit.rows, visit.counts, agreed.used), visit);
 }
 

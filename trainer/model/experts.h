@@ -1,6 +1,6 @@
-// Experts: replaces a block's MLP in a mixture-of-experts model: a router sends each token to the
-// `top_k` experts with the largest probabilities, and their results are added, weighted by these
-// probabilities, normalised to a sum of 1.
+// Experts: replaces a block's MLP in a mixture-of-experts model, or stands beside it: a router
+// sends each token to the `top_k` experts with the largest probabilities, and their results are
+// added, weighted by these probabilities, normalised to a sum of 1.
 //
 // The model's thread. LibTorch's errors propagate as c10::Error; ModelError: router logits are not
 // finite. Sources: Mixtral (Jiang et al. 2024), section 2.1, for routing and the experts' form;
@@ -69,6 +69,7 @@ class Experts {
   at::Tensor RunSorted(const at::Tensor& sorted, const Routing& routing) const;
 
   const MoeSizes moe_;
+  const ExpertPlace place_;
   const std::string path_;
   const double aux_, z_;  // for this block's terms
   Affine router_;

@@ -6,6 +6,7 @@
 #include "trainer/model/checkpoint.h"
 #include "trainer/model/gpt_init.h"
 #include "trainer/model/loss/tiled_loss.h"
+#include "trainer/model/moe/moe_layers.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -139,7 +140,7 @@ at::Tensor Gpt::RunBlocks(uint32_t first, uint32_t behind, const at::Tensor& inp
 }
 
 at::Tensor Gpt::Loss(const at::Tensor& tokens, const at::Tensor& targets) {
-  if (!shape_.moe.on()) return LossBehind(RunBlocks(0, shape_.layers, tokens), targets);
+  if (!HasExperts(shape_)) return LossBehind(RunBlocks(0, shape_.layers, tokens), targets);
   llama_->losses()->Begin();
   const at::Tensor hidden = RunBlocks(0, shape_.layers, tokens);
   llama_->losses()->End();

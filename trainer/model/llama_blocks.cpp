@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 
 #include "trainer/model/llama_shape.h"
+#include "trainer/model/moe/moe_layers.h"
 
 namespace tidepool::trainer {
 
@@ -24,10 +25,11 @@ LlamaBlocks::LlamaBlocks(const GptShape& shape, const NamedTensors& parameters, 
     block.o = find("self_attn.o_proj");
     block.post_norm = find("post_attention_layernorm");
 
-    if (shape.moe.In(layer)) {
+    const MoeSizes moe = MoeOf(shape, layer);
+    if (moe.on()) {
       const BlockContext context{&losses_, &exchange_};
       block.experts.emplace(shape, layer, parameters, context);
-      continue;
+      if (!moe.residual) continue;
     }
     block.gate = find("mlp.gate_proj");
     block.up = find("mlp.up_proj");
@@ -90,7 +92,12 @@ at::Tensor LlamaBlocks::Run(size_t number, const at::Tensor& x, KvCache* cache) 
   Block& block = blocks_[number];
   const at::Tensor attended = x + Attention(number, Norm(block.input_norm.weight, x), cache);
   const at::Tensor normed = Norm(block.post_norm.weight, attended);
-  return attended + (block.experts ? block.experts->Run(normed) : Mlp(block, normed));
+  if (!block.experts) return attended + Mlp(block, normed);
+  if (!block.gate.weight.defined()) return attended + block.experts->Run(normed);
+
+  // The order of the parameters' list: operands of + have none.
+  const at::Tensor residual = Mlp(block, normed);
+  return attended + (residual + block.experts->Run(normed));
 }
 
 }  // namespace tidepool::trainer

@@ -38,7 +38,7 @@ class LlamaBlocks {
  private:
   struct Block {
     Affine input_norm, q, k, v, o, post_norm;
-    Affine gate, up, down;  // undefined in a block with experts
+    Affine gate, up, down;  // undefined in a block of experts alone
     std::optional<Experts> experts;
   };
 

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "trainer/model/moe/moe_layers.h"
+
 namespace tidepool::trainer {
 namespace {
 
@@ -17,12 +19,18 @@ uint64_t AttentionWeights(const GptShape& shape) {
   return 2 * c * queries + 2 * c * keys;
 }
 
-// Weights of all blocks, counting `experts` per block with experts.
-uint64_t BlockWeights(const GptShape& shape, uint64_t experts) {
-  const uint64_t c = shape.hidden, routed = shape.moe.Blocks(shape.layers),
-                 dense = shape.layers - routed;
-  return shape.layers * AttentionWeights(shape) + dense * 3 * c * shape.llama.mlp +
-         routed * (shape.moe.experts * c + experts * 3 * c * shape.moe.width);
+// Weights of all blocks, counting all experts, or those of one token.
+uint64_t BlockWeights(const GptShape& shape, bool of_token) {
+  const uint64_t c = shape.hidden, mlp = 3 * c * shape.llama.mlp;
+  uint64_t weights = shape.layers * AttentionWeights(shape);
+  for (uint32_t layer = 0; layer < shape.layers; ++layer) {
+    const MoeSizes moe = MoeOf(shape, layer);
+    if (!moe.on() || moe.residual) weights += mlp;
+    if (!moe.on()) continue;
+    const uint64_t experts = of_token ? moe.top_k : moe.experts;
+    weights += moe.experts * c + experts * 3 * c * moe.width;
+  }
+  return weights;
 }
 
 // Where a parameter belongs, besides its block.
@@ -32,21 +40,22 @@ struct Belongs {
 // Appends a parameter.
 using AddParameter = std::function<void(std::string, std::vector<uint64_t>, Belongs)>;
 
-// The MLP of one block, or its experts.
+// The MLP of one block, its experts, or both.
 void AddMlp(const GptShape& shape, uint32_t layer, const std::string& block,
             const AddParameter& add) {
-  const uint64_t c = shape.hidden, width = shape.moe.width;
-  if (!shape.moe.In(layer)) {
+  const MoeSizes moe = MoeOf(shape, layer);
+  const uint64_t c = shape.hidden, width = moe.width;
+  if (!moe.on() || moe.residual) {
     add(block + "mlp.gate_proj.weight", {shape.llama.mlp, c}, {});
     add(block + "mlp.up_proj.weight", {shape.llama.mlp, c}, {});
     add(block + "mlp.down_proj.weight", {c, shape.llama.mlp}, {});
-    return;
   }
+  if (!moe.on()) return;
 
-  add(block + "block_sparse_moe.gate.weight", {shape.moe.experts, c}, {});
-  for (uint32_t i = 0; i < shape.moe.experts; ++i) {
+  add(block + "block_sparse_moe.gate.weight", {moe.experts, c}, {});
+  for (uint32_t i = 0; i < moe.experts; ++i) {
     const std::string expert = block + "block_sparse_moe.experts." + std::to_string(i) + ".";
-    const Belongs belongs{ExpertGroup(shape.moe, i), ExpertUnit(shape.moe, layer, i)};
+    const Belongs belongs{ExpertGroup(shape, layer, i), ExpertUnit(shape, layer, i)};
     add(expert + "w1.weight", {width, c}, belongs);
     add(expert + "w3.weight", {width, c}, belongs);
     add(expert + "w2.weight", {c, width}, belongs);
@@ -119,13 +128,13 @@ std::vector<ParameterNote> LlamaParameters(const GptShape& shape) {
 
 uint64_t LlamaParameterCount(const GptShape& shape) {
   const uint64_t c = shape.hidden, tables = shape.llama.tied ? 1 : 2;
-  return tables * shape.vocab * c + BlockWeights(shape, shape.moe.experts) + shape.layers * 2 * c +
+  return tables * shape.vocab * c + BlockWeights(shape, /*of_token=*/false) + shape.layers * 2 * c +
          c;
 }
 
 double LlamaFlopsPerToken(const GptShape& shape, uint64_t tokens) {
   const double head = static_cast<double>(shape.hidden) * shape.vocab,
-               blocks = static_cast<double>(BlockWeights(shape, shape.moe.top_k)),
+               blocks = static_cast<double>(BlockWeights(shape, /*of_token=*/true)),
                queries = static_cast<double>(shape.heads) * shape.llama.head_size;
   return 6 * (blocks + head) + 12 * shape.layers * queries * static_cast<double>(tokens);
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/text/suggest.h"
+#include "trainer/model/moe/moe_layers.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -17,6 +18,11 @@ struct Target {
   uint64_t out, in;
   bool of_attention;
 };
+
+bool HasMlp(const GptShape& shape, uint32_t layer) {
+  const MoeSizes moe = MoeOf(shape, layer);
+  return !moe.on() || moe.residual;
+}
 
 // In order of use within a block.
 std::vector<Target> TargetsOf(const GptShape& shape) {
@@ -36,8 +42,10 @@ std::vector<Target> TargetsOf(const GptShape& shape) {
       {"self_attn.v_proj", keys, c, true},    {"self_attn.o_proj", c, queries, true},
       {"mlp.gate_proj", llama.mlp, c, false}, {"mlp.up_proj", llama.mlp, c, false},
       {"mlp.down_proj", c, llama.mlp, false}};
-  // If each block has experts, there is no MLP.
-  if (shape.moe.every == 1) targets.resize(4);
+  // If each block has experts alone, there is no MLP.
+  bool any_mlp = false;
+  for (uint32_t layer = 0; layer < shape.layers; ++layer) any_mlp |= HasMlp(shape, layer);
+  if (!any_mlp) targets.resize(4);
   return targets;
 }
 
@@ -140,7 +148,7 @@ std::vector<ParameterNote> GptParameters(const GptShape& shape, const LoraShape&
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
     for (const Target& target : targets) {
       // Experts have no adapters.
-      const bool is_there = target.of_attention || !shape.moe.In(layer);
+      const bool is_there = target.of_attention || HasMlp(shape, layer);
       if (!lora.Has(target.name) || !is_there) continue;
       const std::string module = BlockName(shape, layer) + std::string(target.name);
       notes.push_back(AdapterNote(module, ".lora_A.weight", lora.rank, target.in));

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tidepool::trainer {
 
@@ -30,21 +31,20 @@ struct LlamaSizes {
   RotaryStretch stretch = {};
 };
 
-// Experts that replace the MLP of some blocks (trainer/model/experts.h).
+// The experts of a block (trainer/model/experts.h), which replace its MLP or stand beside it.
 struct MoeSizes {
   uint32_t every = 0;        // the last of every so many blocks has experts
-  uint32_t experts = 0;      // per such block; 0: the model has none
+  uint32_t experts = 0;      // per such block; 0: the model, or the block, has none
   uint32_t top_k = 2;        // experts per token
   uint32_t width = 0;        // of an expert's MLP
   uint32_t ep = 1;           // ranks that share the experts of a block; divides their number
   float capacity = 0;        // tokens per expert, as a multiple of their mean; 0: no limit
   float aux = 0.01F, z = 0;  // factors of the router losses
+  // The block keeps its MLP, through which all tokens go; the results of both are added.
+  bool residual = false;
 
-  // Whether there are experts, and whether block `layer` has them.
   bool on() const { return experts > 0; }
-  bool In(uint32_t layer) const { return on() && (layer + 1) % every == 0; }
-  // Number of blocks with experts in a model of `layers` blocks.
-  uint32_t Blocks(uint32_t layers) const { return on() ? layers / every : 0; }
+  friend bool operator==(const MoeSizes&, const MoeSizes&) = default;
 };
 
 // A rank's place among those that share experts. Expert e belongs to rank e / (E / ranks).
@@ -52,17 +52,6 @@ struct ExpertPlace {
   uint32_t rank = 0, ranks = 1;
   uint32_t first = 0;  // the first of them, of all ranks of the run
 };
-
-// The data group of an expert: 0, that of all ranks, if each rank has all experts; else 1 for those
-// of the first sharing rank, and so on.
-inline uint32_t ExpertGroup(const MoeSizes& moe, uint32_t expert) {
-  return moe.ep > 1 ? 1 + expert / (moe.experts / moe.ep) : 0;
-}
-
-// The unit (ParameterNote::unit) of an expert of block `layer`.
-inline uint32_t ExpertUnit(const MoeSizes& moe, uint32_t layer, uint32_t expert) {
-  return 1 + layer * moe.experts + expert;
-}
 
 // The architecture of a model's blocks. Parameters have the names of Hugging Face.
 enum class ModelForm : uint8_t { kGpt2, kLlama };
@@ -76,7 +65,9 @@ struct GptShape {
   uint32_t hidden = 0;   // C
   ModelForm form = ModelForm::kGpt2;
   LlamaSizes llama = {};  // in Llama's form
-  MoeSizes moe = {};      // in Llama's form only
+  MoeSizes moe = {};      // in Llama's form only; of all blocks with experts
+  // By block, where they differ (trainer/model/moe/moe_layers.h); empty: as `moe` says.
+  std::vector<MoeSizes> moe_layers = {};
 };
 
 }  // namespace tidepool::trainer

@@ -7,7 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/text/number_list.h"
 #include "base/text/suggest.h"
+#include "trainer/model/moe/moe_layers.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -34,10 +36,13 @@ constexpr std::array<RealKey, 3> kRealKeys{{{"capacity", &MoeSizes::capacity, fa
                                             {"aux", &MoeSizes::aux, true},
                                             {"z", &MoeSizes::z, true}}};
 
+constexpr std::string_view kResidual = "residual";
+
 std::vector<std::string_view> KeyNames() {
   std::vector<std::string_view> names;
   for (const WholeKey& key : kWholeKeys) names.push_back(key.name);
   for (const RealKey& key : kRealKeys) names.push_back(key.name);
+  names.push_back(kResidual);
   return names;
 }
 
@@ -46,8 +51,9 @@ Status Bad(const std::string& text, const std::string& what) {
       .Where("--moe " + text)
       .Fix(
           "give keys with commas between, such as every=2,experts=8,top-k=2; also width=N, "
-          "capacity=1.25 (left out: no token is dropped), aux=0.01, z=0.001, and ep=4: ranks that "
-          "share a block's experts");
+          "capacity=1.25 (left out: no token is dropped), aux=0.01, z=0.001, residual=yes, and "
+          "ep=4: "
+          "ranks that share a block's experts; or a file with a line for each block that differs");
 }
 
 template <typename Number>
@@ -56,8 +62,51 @@ bool Read(std::string_view text, Number* number) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-// Returns the error, or "".
-std::string Take(std::string_view name, std::string_view value, MoeSizes* moe) {
+std::string Text(float value) {
+  std::array<char, 32> number{};
+  const auto [end, error] = std::to_chars(number.data(), number.data() + number.size(), value,
+                                          std::chars_format::general);
+  return std::string(number.data(), end);
+}
+
+// "8 experts in one of 2 blocks, 2 a token, dropless".
+std::string TextOf(const MoeSizes& moe, const std::string& where) {
+  std::string text = std::to_string(moe.experts) + " experts" + where + ", " +
+                     std::to_string(moe.top_k) + " a token, ";
+  if (moe.residual) text += "beside the MLP, ";
+  if (moe.ep > 1) text += "shared by " + std::to_string(moe.ep) + " ranks, ";
+  if (moe.capacity == 0) return text + "dropless";
+  return text + "with room for " + Text(moe.capacity) + " times the mean";
+}
+
+// One block's experts; `where` names it, or is empty if all have the same.
+Status CheckBlock(const MoeSizes& moe, const GptShape& shape, const std::string& where) {
+  const auto bad = [&](const std::string& what, const std::string& remedy) {
+    return Status(ErrorId::kUsageError, "the model '" + shape.name + "' " + what + where)
+        .Where("--moe")
+        .Fix(remedy);
+  };
+
+  if (moe.experts < moe.top_k || moe.top_k == 0) {
+    return bad("is to send each token to " + std::to_string(moe.top_k) + " of " +
+                   std::to_string(moe.experts) + " experts",
+               "give a top-k from 1 to the number of experts");
+  }
+  if (moe.ep == 0 || moe.experts % moe.ep != 0) {
+    return bad("has " + std::to_string(moe.experts) + " experts in a block, which " +
+                   std::to_string(moe.ep) + " ranks cannot share",
+               "give an ep that divides the number of experts");
+  }
+
+  if (moe.width == 0) return bad("has experts of no width", "give width=N");
+  if (!(moe.capacity >= 0) || !(moe.aux >= 0) || !(moe.z >= 0))
+    return bad("has a capacity, aux or z below 0", "give numbers of 0 or more");
+  return {};
+}
+
+}  // namespace
+
+std::string TakeMoeKey(std::string_view name, std::string_view value, MoeSizes* moe) {
   for (const WholeKey& key : kWholeKeys) {
     if (key.name != name) continue;
 
@@ -82,11 +131,16 @@ std::string Take(std::string_view name, std::string_view value, MoeSizes* moe) {
            (key.zero ? "of 0 or more" : "above 0") + " is meant";
   }
 
+  if (name == kResidual) {
+    moe->residual = value == "yes";
+    return moe->residual || value == "no"
+               ? std::string()
+               : "residual=" + std::string(value) + ": yes or no is meant";
+  }
+
   const std::vector<std::string_view> names = KeyNames();
   return "there is no key \"" + std::string(name) + "\"" + DidYouMean(std::string(name), names);
 }
-
-}  // namespace
 
 Result<MoeSizes> ReadMoe(const std::string& text, const MoeSizes& moe) {
   MoeSizes read = moe;
@@ -98,7 +152,7 @@ Result<MoeSizes> ReadMoe(const std::string& text, const MoeSizes& moe) {
     const size_t equals = part.find('=');
     if (equals == std::string_view::npos)
       return Bad(text, "\"" + std::string(part) + "\" is no key with a value");
-    const std::string wrong = Take(part.substr(0, equals), part.substr(equals + 1), &read);
+    const std::string wrong = TakeMoeKey(part.substr(0, equals), part.substr(equals + 1), &read);
     if (!wrong.empty()) return Bad(text, wrong);
   }
 
@@ -107,9 +161,18 @@ Result<MoeSizes> ReadMoe(const std::string& text, const MoeSizes& moe) {
   return read;
 }
 
+std::string MoeWords(const MoeSizes& moe) {
+  if (!moe.on()) return {};
+  std::string words = "experts=" + std::to_string(moe.experts) +
+                      ",top-k=" + std::to_string(moe.top_k) + ",width=" + std::to_string(moe.width);
+  if (moe.capacity > 0) words += ",capacity=" + Text(moe.capacity);
+  return words + ",aux=" + Text(moe.aux) + ",z=" + Text(moe.z) +
+         (moe.residual ? ",residual=yes" : "");
+}
+
 Status CheckMoe(const GptShape& shape) {
   const MoeSizes& moe = shape.moe;
-  if (!moe.on()) return {};
+  if (!moe.on() && shape.moe_layers.empty()) return {};
   const auto bad = [&shape](const std::string& what, const std::string& remedy) {
     return Status(ErrorId::kUsageError, "the model '" + shape.name + "' " + what)
         .Where("--moe")
@@ -119,40 +182,53 @@ Status CheckMoe(const GptShape& shape) {
   if (shape.form != ModelForm::kLlama)
     return bad("has blocks of GPT-2's form, which have no experts here",
                "give a preset of Llama's form, such as --preset llama-small");
-  if (moe.experts < moe.top_k || moe.top_k == 0) {
-    return bad("is to send each token to " + std::to_string(moe.top_k) + " of " +
-                   std::to_string(moe.experts) + " experts",
-               "give a top-k from 1 to the number of experts");
-  }
-
-  if (moe.every == 0 || moe.every > shape.layers) {
+  if (shape.moe_layers.empty()) {
+    TP_RETURN_IF_ERROR(CheckBlock(moe, shape, ""));
+    if (moe.every != 0 && moe.every <= shape.layers) return {};
     return bad("has " + std::to_string(shape.layers) + " blocks, and experts in each " +
                    std::to_string(moe.every) + "th",
                "give every=1 to every=" + std::to_string(shape.layers));
   }
-  if (moe.ep == 0 || moe.experts % moe.ep != 0) {
-    return bad("has " + std::to_string(moe.experts) + " experts in a block, which " +
-                   std::to_string(moe.ep) + " ranks cannot share",
-               "give an ep that divides the number of experts");
-  }
 
-  if (moe.width == 0) return bad("has experts of no width", "give width=N");
-  if (!(moe.capacity >= 0) || !(moe.aux >= 0) || !(moe.z >= 0))
-    return bad("has a capacity, aux or z below 0", "give numbers of 0 or more");
+  if (shape.moe_layers.size() != shape.layers) {
+    return bad("has " + std::to_string(shape.layers) + " blocks, and experts are given for " +
+                   std::to_string(shape.moe_layers.size()),
+               "give those of each block");
+  }
+  for (uint32_t layer = 0; layer < shape.layers; ++layer) {
+    if (!shape.moe_layers[layer].on()) continue;
+    TP_RETURN_IF_ERROR(
+        CheckBlock(shape.moe_layers[layer], shape, ", in block " + std::to_string(layer)));
+  }
   return {};
 }
 
-std::string MoeText(const MoeSizes& moe) {
-  std::string text = std::to_string(moe.experts) + " experts in " +
-                     (moe.every == 1 ? std::string("each block")
-                                     : "one of " + std::to_string(moe.every) + " blocks") +
-                     ", " + std::to_string(moe.top_k) + " a token, ";
-  if (moe.ep > 1) text += "shared by " + std::to_string(moe.ep) + " ranks, ";
-  if (moe.capacity == 0) return text + "dropless";
-  std::array<char, 32> number{};
-  const auto [end, error] = std::to_chars(number.data(), number.data() + number.size(),
-                                          moe.capacity, std::chars_format::general);
-  return text + "with room for " + std::string(number.data(), end) + " times the mean";
+std::string NumbersText(const std::string& what, const std::vector<uint32_t>& numbers) {
+  return what + (numbers.size() == 1 ? " " : "s ") + FormatNumberList(numbers);
+}
+
+std::string MoeText(const GptShape& shape) {
+  const MoeSizes& moe = shape.moe;
+  if (shape.moe_layers.empty()) {
+    return TextOf(moe, moe.every == 1 ? std::string(" in each block")
+                                      : " in one of " + std::to_string(moe.every) + " blocks");
+  }
+
+  // Blocks with the same experts are named together.
+  std::string text;
+  std::vector<bool> named(shape.layers, false);
+  for (uint32_t layer = 0; layer < shape.layers; ++layer) {
+    if (named[layer] || !shape.moe_layers[layer].on()) continue;
+    std::vector<uint32_t> alike;
+    for (uint32_t other = layer; other < shape.layers; ++other) {
+      if (shape.moe_layers[other] != shape.moe_layers[layer]) continue;
+      alike.push_back(other);
+      named[other] = true;
+    }
+    text += (text.empty() ? "" : "; ") + NumbersText("block", alike) + ": " +
+            TextOf(shape.moe_layers[layer], "");
+  }
+  return text;
 }
 
 }  // namespace tidepool::trainer

@@ -6,6 +6,8 @@
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "trainer/model/moe/moe_layers.h"
+
 namespace tidepool::trainer {
 namespace {
 
@@ -68,26 +70,31 @@ std::vector<int64_t> PlacesByExpert(const std::vector<int64_t>& from, size_t ran
 
 }  // namespace
 
-TokenExchange::Agreed TokenExchange::Agree(const std::vector<int64_t>& counts, bool is_meta) const {
-  const size_t all = counts.size(), experts = all / place_.ranks;
+ExpertPlace TokenExchange::PlaceOf(uint32_t ranks) const {
+  return rank_ ? PlaceAmong(ranks, *rank_) : ExpertPlace();
+}
+
+TokenExchange::Agreed TokenExchange::Agree(const ExpertPlace& place,
+                                           const std::vector<int64_t>& counts, bool is_meta) const {
+  const size_t all = counts.size(), experts = all / place.ranks;
   const bool asks = !is_meta && mover_->counts != nullptr;
   std::vector<int64_t> of_ranks;  // [world][all]; without others, each rank of the sharing ones
   if (asks) {
     of_ranks = mover_->counts(counts);
   } else {
-    for (uint32_t rank = 0; rank < place_.ranks; ++rank)
+    for (uint32_t rank = 0; rank < place.ranks; ++rank)
       of_ranks.insert(of_ranks.end(), counts.begin(), counts.end());
   }
 
   Agreed agreed;
   agreed.used = {std::vector<bool>(experts, is_meta), std::vector<bool>(experts, is_meta)};
 
-  const size_t first_sharer = asks ? place_.first : 0;
+  const size_t first_sharer = asks ? place.first : 0;
   for (size_t rank = 0; rank < of_ranks.size() / all; ++rank) {
-    const bool shares = rank >= first_sharer && rank < first_sharer + place_.ranks;
+    const bool shares = rank >= first_sharer && rank < first_sharer + place.ranks;
     for (size_t i = 0; i < all; ++i) {
       const int64_t count = of_ranks[rank * all + i];
-      const bool is_own = i / experts == place_.rank;
+      const bool is_own = i / experts == place.rank;
       if (shares && is_own) agreed.from.push_back(count);
 
       if (count == 0) continue;
@@ -98,10 +105,10 @@ TokenExchange::Agreed TokenExchange::Agree(const std::vector<int64_t>& counts, b
   return agreed;
 }
 
-TokenExchange::Visit TokenExchange::Send(const at::Tensor& sorted,
+TokenExchange::Visit TokenExchange::Send(const ExpertPlace& place, const at::Tensor& sorted,
                                          const std::vector<int64_t>& counts,
                                          const Agreed& agreed) const {
-  const size_t ranks = place_.ranks, experts = counts.size() / ranks;
+  const size_t ranks = place.ranks, experts = counts.size() / ranks;
   const std::vector<int64_t>& from = agreed.from;
   Visit visit;
   visit.counts.assign(experts, 0);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -24,8 +25,8 @@ struct TokenMover {
   // Sends `counts`, [E], to all ranks of the run; returns those of all, [world][E]. Null: this rank
   // is the only one.
   std::function<std::vector<int64_t>(const std::vector<int64_t>& counts)> counts = {};
-  // Between the ranks that share experts. rows: contiguous [sum of out][C], by rank; returns [sum
-  // of in][C].
+  // Between the out.size() neighbouring ranks that share a block's experts. rows: contiguous [sum
+  // of out][C], by rank; returns [sum of in][C].
   std::function<at::Tensor(const at::Tensor& rows, const std::vector<int64_t>& out,
                            const std::vector<int64_t>& in)>
       rows = {};
@@ -49,12 +50,15 @@ struct ExpertUses {
 
 class TokenExchange {
  public:
-  TokenExchange(ExpertPlace place, TokenMover mover, ExpertUses uses = {})
-      : place_(place),
+  // `rank`: this one's number in the run, if ranks share experts as the model says; nullopt: this
+  // rank has all experts.
+  TokenExchange(std::optional<uint32_t> rank, TokenMover mover, ExpertUses uses = {})
+      : rank_(rank),
         mover_(std::make_shared<const TokenMover>(std::move(mover))),
         uses_(std::move(uses)) {}
 
-  const ExpertPlace& place() const { return place_; }
+  // This rank's place among `ranks` ranks that share a block's experts.
+  ExpertPlace PlaceOf(uint32_t ranks) const;
   const ExpertUses& uses() const { return uses_; }
   // The same exchange with other uses.
   TokenExchange With(ExpertUses uses) const {
@@ -68,8 +72,9 @@ class TokenExchange {
     std::vector<int64_t> from;  // [sharing ranks][experts]: tokens that each of them sends
     Used used;
   };
-  // `counts`: [E], this rank's tokens per expert. `is_meta`: nothing is asked.
-  Agreed Agree(const std::vector<int64_t>& counts, bool is_meta) const;
+  // `place`: PlaceOf the block's ranks. `counts`: [E], this rank's tokens per expert. `is_meta`:
+  // nothing is asked.
+  Agreed Agree(const ExpertPlace& place, const std::vector<int64_t>& counts, bool is_meta) const;
 
   // Tokens sent to this rank's experts, and what sending them back needs.
   struct Visit {
@@ -79,20 +84,20 @@ class TokenExchange {
     std::vector<int64_t> out, in;  // rows sent to, and received from, each rank
   };
   // `sorted`: [n][C], this rank's tokens by expert; `counts`: [E], tokens per expert.
-  Visit Send(const at::Tensor& sorted, const std::vector<int64_t>& counts,
+  Visit Send(const ExpertPlace& place, const at::Tensor& sorted, const std::vector<int64_t>& counts,
              const Agreed& agreed) const;
   // `results`: for the visit's rows, in their order. Returns them in the order of `sorted`.
   at::Tensor SendBack(const at::Tensor& results, const Visit& visit) const;
 
  private:
-  ExpertPlace place_;
+  std::optional<uint32_t> rank_;
   std::shared_ptr<const TokenMover> mover_;
   ExpertUses uses_;
 };
 
 // For a rank that has all experts.
 inline TokenExchange NoExchange() {
-  return {ExpertPlace(), TokenMover()};
+  return {std::nullopt, TokenMover()};
 }
 
 }  // namespace tidepool::trainer

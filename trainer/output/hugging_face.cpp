@@ -12,6 +12,7 @@
 #include "optim/kernels/convert_scalar.h"
 #include "trainer/data/tokenizer_file.h"
 #include "trainer/model/gpt_shape.h"
+#include "trainer/model/moe/moe_layers.h"
 #include "trainer/model/moe_text.h"
 
 namespace tidepool::trainer {
@@ -81,11 +82,11 @@ Status WriteHuggingFace(const SavedModel& model, const std::string& directory, D
         .Fix("give another directory");
   }
 
-  const MoeSizes& moe = model.config().shape.moe;
-  if (moe.on() && moe.every != 1) {
-    return Status(ErrorId::kUsageError, "transformers has no model with " + MoeText(moe))
+  const GptShape& shape = model.config().shape;
+  if (HasExperts(shape) && !IsMixtral(shape)) {
+    return Status(ErrorId::kUsageError, "transformers has no model with " + MoeText(shape))
         .Where(model.path())
-        .Why("all blocks of a Mixtral have experts")
+        .Why("all blocks of a Mixtral have the same experts, and no MLP beside them")
         .Fix("use the weights as --save has them: their names are those of Llama and Mixtral");
   }
 

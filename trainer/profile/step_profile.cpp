@@ -78,7 +78,7 @@ StepProfile Run(const ProfileTask& task) {
   const MetaDevice device;
   const at::TensorOptions options = at::TensorOptions().device(at::kMeta);
   Gpt model(task.shape, options.dtype(TypeOf(task.dtype)), task.lora,
-            TokenExchange(task.experts, TokenMover()));
+            TokenExchange(task.expert_rank, TokenMover()));
   model.SetCheckpointing(task.checkpointing);
   model.SetVocabTiles(std::min(task.vocab_tiles, task.shape.vocab));
 

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/dtype.h"
@@ -36,7 +37,8 @@ struct ProfileTask {
   // By stage, whether the profiled rank computes it; empty: all.
   std::vector<bool> own_stages = {};
   uint32_t micro_batches = 1;
-  ExpertPlace experts = {};  // of the profiled rank
+  // The profiled rank, if ranks share experts as the shape says; nullopt: it has all experts.
+  std::optional<uint32_t> expert_rank = std::nullopt;
 };
 
 // Errors: kUsageError (the shape), kLibraryFailed (with LibTorch's message).

@@ -7,6 +7,9 @@
 #include "base/text/json_writer.h"
 #include "base/text/plural.h"
 #include "base/units.h"
+#include "trainer/model/moe/moe_layers.h"
+#include "trainer/model/moe_text.h"
+#include "trainer/run/describe_groups.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -42,10 +45,10 @@ void AddModel(const RunPlan& plan, Lines* lines) {
   lines->Add("model", plan.shape.name + ": " + FormatCount(m.parameters) + " parameters, " +
                           Counted(plan.shape.layers, "layer") + " x " +
                           std::to_string(plan.shape.hidden) + ", " + NameOf(plan.layout.dtype));
-  if (plan.shape.moe.on()) {
+  if (HasExperts(plan.shape)) {
     // Six floating-point operations per weight and token.
     const double weights = GptFlopsPerToken(plan.shape, 0) / 6;
-    lines->Add("experts", MoeText(plan.shape.moe) + "; a token is multiplied with " +
+    lines->Add("experts", MoeText(plan.shape) + "; a token is multiplied with " +
                               FormatCount(static_cast<uint64_t>(weights)) + " parameters");
   }
 
@@ -149,11 +152,31 @@ void WriteAdapters(const RunPlan& plan, JsonWriter* json) {
   json->Field("frozen_bytes", plan.memory.frozen).EndObject();
 }
 
-void WriteExperts(const MoeSizes& moe, JsonWriter* json) {
-  if (!moe.on()) return;
-  json->Key("moe").BeginObject().Field("every", moe.every).Field("experts", moe.experts);
-  json->Field("top_k", moe.top_k).Field("width", moe.width).Field("capacity", moe.capacity);
-  json->Field("aux", moe.aux).Field("z", moe.z).EndObject();
+// The fields of the experts of one block, or of all.
+void WriteMoe(const MoeSizes& moe, JsonWriter* json) {
+  json->Field("experts", moe.experts).Field("top_k", moe.top_k).Field("width", moe.width);
+  json->Field("capacity", moe.capacity).Field("aux", moe.aux).Field("z", moe.z);
+  json->Field("ep", moe.ep).Field("residual", moe.residual);
+}
+
+void WriteExperts(const GptShape& shape, JsonWriter* json) {
+  if (!HasExperts(shape)) return;
+  json->Key("moe").BeginObject();
+  if (shape.moe_layers.empty()) {
+    json->Field("every", shape.moe.every);
+    WriteMoe(shape.moe, json);
+    json->EndObject();
+    return;
+  }
+
+  json->Key("layers").BeginArray();
+  for (uint32_t layer = 0; layer < shape.layers; ++layer) {
+    if (!shape.moe_layers[layer].on()) continue;
+    json->BeginObject().Field("layer", layer);
+    WriteMoe(shape.moe_layers[layer], json);
+    json->EndObject();
+  }
+  json->EndArray().EndObject();
 }
 
 void WritePool(const client::StateBytes& states, JsonWriter* json) {
@@ -255,6 +278,7 @@ std::string DescribePlan(const RunPlan& plan) {
   const uint64_t world = plan.layout.world;
   Lines lines;
   AddModel(plan, &lines);
+  lines.AddText(DescribeGroups(plan));
   AddRcache(plan, &lines);
   AddPool(plan, states, &lines);
   AddNvme(plan, &lines);
@@ -273,7 +297,8 @@ std::string PlanJson(const RunPlan& plan, const GpuEstimate* gpu, const RunLimit
   json.Field("dtype", NameOf(plan.layout.dtype)).Field("ranks", plan.layout.world);
   json.Field("chunks", static_cast<uint64_t>(plan.layout.chunks.size()));
   json.Field("chunk_bytes", plan.rcache.block_bytes).Field("padding_bytes", m.padding_bytes);
-  WriteExperts(plan.shape.moe, &json);
+  WriteExperts(plan.shape, &json);
+  WriteGroups(plan, &json);
   WriteAdapters(plan, &json);
 
   json.Key("optimizer").BeginObject().Field("rule", NameOf(plan.spec.optimizer.rule));

@@ -1,12 +1,15 @@
 #include "trainer/run/expert_mover.h"
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
 
+#include "base/check.h"
 #include "trainer/model/errors/model_error.h"
+#include "trainer/model/moe/moe_layers.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -53,11 +56,19 @@ class Mover {
     at::Tensor got = at::empty({count, rows.size(1)}, rows.options());
     view.out = rows.const_data_ptr();
     view.in = got.mutable_data_ptr();
-    Exchange(parts_.sharing, "tokens", std::move(view));
+    Exchange(GroupOf(out.size()), "tokens", std::move(view));
     return got;
   }
 
  private:
+  Collective* GroupOf(size_t ranks) const {
+    for (Collective* const group : parts_.sharing) {
+      if (group->world() == ranks) return group;
+    }
+    TP_CHECK(false, "the session made a group for each number of ranks that share experts");
+    return nullptr;
+  }
+
   void Exchange(Collective* group, const char* what, PartsView view) {
     place_ = place_ % kPlaces + 1;
     view.name = {.place = place_, .of = what};
@@ -89,11 +100,10 @@ TokenMover MoverOf(MoverParts parts) {
 }
 
 TokenExchange ExchangeOfExperts(const ExpertParts& parts) {
-  if (!parts.plan->shape.moe.on()) return NoExchange();
+  if (!HasExperts(parts.plan->shape)) return NoExchange();
   const std::unique_ptr<TrainingEngine>* const engine = parts.engine;
-  ExpertPlace place;
-  if (const Collective* const group = parts.session->experts())
-    place = {group->rank(), group->world(), parts.plan->expert_ranks.front()};
+  std::optional<uint32_t> rank;
+  if (!parts.plan->expert_groups.empty()) rank = parts.plan->rank;
 
   TokenMover mover;
   if (Collective* const all = parts.session->routing()) {
@@ -109,7 +119,7 @@ TokenExchange ExchangeOfExperts(const ExpertParts& parts) {
         {.units = units, .used = &used.here, .used_anywhere = &used.anywhere});
   };
   uses.pass_by = [engine](uint32_t unit) { (*engine)->PassUnitBy(unit); };
-  return {place, std::move(mover), std::move(uses)};
+  return {rank, std::move(mover), std::move(uses)};
 }
 
 }  // namespace tidepool::trainer

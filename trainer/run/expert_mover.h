@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -20,8 +21,9 @@ namespace tidepool::trainer {
 
 // The mover's dependencies; all outlive the mover.
 struct MoverParts {
-  Collective* all = nullptr;      // all ranks of the run; on the host
-  Collective* sharing = nullptr;  // ranks that share experts, likewise; null: there are none
+  Collective* all = nullptr;  // all ranks of the run; on the host
+  // Groups of ranks that share a block's experts, likewise, each of another size; empty: none do.
+  std::vector<Collective*> sharing = {};
   Clock* clock = nullptr;
   // Lets other transfers proceed, without blocking. An error ends the wait and fails the group.
   std::function<Status()> meanwhile = {};

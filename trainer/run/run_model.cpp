@@ -41,7 +41,7 @@ Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& l
 Result<std::unique_ptr<RunModel>> RunModel::Make(const RunModelParts& parts) {
   std::unique_ptr<RunModel> made(new RunModel(parts));
   const RunOptions& options = parts.options;
-  if (parts.device->is_gpu() && parts.session->experts() != nullptr) {
+  if (parts.device->is_gpu() && !parts.plan.expert_groups.empty()) {
     return Status(ErrorId::kUsageError, "ranks share experts on the host alone so far")
         .Where("--moe " + options.model.moe)
         .Fix("leave ep out, so that each rank has all experts, or give --device cpu");

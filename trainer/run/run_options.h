@@ -20,9 +20,10 @@ struct ModelOptions {
   // File or directory of a saved model, which also gives the shape; empty: a new model.
   std::string from;
   std::string preset = "quickstart";  // this preset generates words after two minutes
-  std::string moe;                    // experts, in the form of ReadMoe; empty: the preset's
-  std::string dtype = "fp32";         // of parameters and gradients: fp32, bf16 or fp16
-  uint64_t seed = 1;                  // for weights, batches and the first step's evictions
+  // Experts, in the form of ReadMoe, or the file of ReadMoeFile; empty: the preset's.
+  std::string moe;
+  std::string dtype = "fp32";  // of parameters and gradients: fp32, bf16 or fp16
+  uint64_t seed = 1;           // for weights, batches and the first step's evictions
   bool activation_checkpointing = false;
   bool offload_activations = false;  // with checkpointing: kept activations go to host memory
   uint32_t vocab_tiles = 1;          // of the loss; 1: all logits at once

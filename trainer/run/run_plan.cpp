@@ -11,8 +11,8 @@
 #include "trainer/comm/staged_collective.h"
 #include "trainer/inputs/model_config.h"
 #include "trainer/layout/chunk_traffic.h"
-#include "trainer/model/llama_shape.h"
-#include "trainer/model/moe_text.h"
+#include "trainer/model/moe/moe_layers.h"
+#include "trainer/run/expert_plan.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -39,28 +39,9 @@ std::string ModelFlag(const RunOptions& options) {
   return "--preset " + options.model.preset;
 }
 
-// The shape with --moe applied. For saved weights, it must not change which tensors there are.
-Result<GptShape> WithExperts(GptShape shape, const RunOptions& options) {
-  if (options.model.moe.empty()) return shape;
-  const MoeSizes before = shape.moe;
-  TP_ASSIGN_OR_RETURN(shape.moe, ReadMoe(options.model.moe, before));
-  if (shape.moe.width == 0) shape.moe.width = shape.llama.mlp;
-  TP_RETURN_IF_ERROR(CheckMoe(shape));
-
-  const bool is_new = options.model.from.empty() && options.adapters.base.empty();
-  const bool is_same = shape.moe.every == before.every && shape.moe.experts == before.experts &&
-                       shape.moe.width == before.width;
-  if (is_new || is_same) return shape;
-  return Status(ErrorId::kUsageError, "--moe " + options.model.moe + ": the weights of " +
-                                          ModelFlag(options) + " have " +
-                                          (before.on() ? MoeText(before) : "no experts"))
-      .Where("--moe " + options.model.moe)
-      .Fix("leave every, experts and width out; top-k, capacity, aux and z may be given");
-}
-
 // A pipeline would lose the routers' losses, which are computed inside stages.
 Status CheckNoExperts(const GptShape& shape, const RunOptions& options) {
-  if (!shape.moe.on() || options.pipeline.stages.empty()) return {};
+  if (!HasExperts(shape) || options.pipeline.stages.empty()) return {};
   return Status(ErrorId::kUsageError, "--pipeline has no meaning for a model with experts yet")
       .Where("--pipeline " + options.pipeline.stages)
       .Why("stages are planned for layers that all tokens go through")
@@ -130,69 +111,13 @@ void GroupByStage(const StageCuts& cuts, const GptShape& shape, std::vector<Para
   layout->fuses_small = false;
 }
 
-// The group of all ranks and, if experts are shared, for each sharing rank the group of ranks with
-// the same experts. Empty: only the group of all ranks.
-std::vector<std::vector<Rank>> ExpertDataGroups(const MoeSizes& moe, uint32_t world) {
-  std::vector<std::vector<Rank>> groups;
-  if (moe.ep <= 1) return groups;
-  groups.resize(1 + moe.ep);
-  for (Rank rank = 0; rank < world; ++rank) {
-    groups[0].push_back(rank);
-    groups[1 + rank % moe.ep].push_back(rank);
-  }
-  return groups;
-}
-
-// Consecutive ranks share experts.
-std::vector<Rank> ExpertRanks(const MoeSizes& moe, Rank rank) {
-  std::vector<Rank> ranks;
-  for (uint32_t i = 0; moe.ep > 1 && i < moe.ep; ++i) ranks.push_back(rank - rank % moe.ep + i);
-  return ranks;
-}
-
-// Checks that this number of ranks can share experts.
-Status CheckExpertRanks(const MoeSizes& moe, const RunOptions& options, uint32_t world) {
-  if (moe.ep <= 1) return {};
-  const auto bad = [&](const std::string& what) {
-    return Status(ErrorId::kUsageError, what).Where("--moe " + options.model.moe);
-  };
-  if (world % moe.ep != 0) {
-    return bad("ep=" + std::to_string(moe.ep) + " ranks are to share experts, and there are " +
-               std::to_string(world))
-        .Fix("give an ep that divides the number of ranks, or more ranks");
-  }
-
-  if (options.adapters.rank > 0 || !options.adapters.base.empty())
-    return bad("ranks share no experts where adapters are trained").Fix("leave ep out");
-  return {};
-}
-
-// A chunk holds at least the largest parameter, and an expert has chunks of its own: tables that
-// are larger than all else would make blocks of which experts fill little, so they stay.
-std::vector<std::string> TablesThatStay(const GptShape& shape,
-                                        const std::vector<ParameterNote>& notes) {
-  if (!shape.moe.on()) return {};
-  uint64_t largest = 0;
-  std::vector<std::string> tables;
-  const uint64_t table = uint64_t{shape.vocab} * shape.hidden;
-
-  for (const ParameterNote& note : notes) {
-    const bool is_table = note.name == kLlamaTokenTable || note.name == kLlamaHead;
-    const uint64_t elements =
-        note.dims.size() == 2 ? note.dims[0] * note.dims[1] : note.dims.front();
-    if (is_table && !note.multi_use) tables.push_back(note.name);
-    if (!is_table) largest = std::max(largest, elements);
-  }
-  return table > largest ? tables : std::vector<std::string>();
-}
-
 Result<ChunkLayout> LayoutOf(const GptShape& shape, const LoraShape& lora,
                              const RunOptions& options, uint32_t world) {
   std::vector<ParameterNote> notes = GptParameters(shape, lora);
   LayoutOptions layout;
   TP_ASSIGN_OR_RETURN(layout.dtype, DTypeFromName(options.model.dtype));
   layout.world = world;
-  layout.data_groups = ExpertDataGroups(shape.moe, world);
+  layout.data_groups = ExpertDataGroups(shape, world);
   layout.resident = TablesThatStay(shape, notes);
   if (!options.pipeline.ends.empty() && world > 1)
     GroupByStage(CutsOf(options, shape, world), shape, &notes, &layout);
@@ -270,7 +195,9 @@ Result<RunPlan> MakeRunPlan(const RunOptions& options, uint32_t world, Rank rank
                                                              : ShapeOfBase(options.adapters.base));
   }
 
-  TP_ASSIGN_OR_RETURN(shape, WithExperts(shape, options));
+  const bool is_new = options.model.from.empty() && options.adapters.base.empty();
+  TP_ASSIGN_OR_RETURN(shape,
+                      WithExperts(shape, options.model.moe, is_new ? "" : ModelFlag(options)));
   TP_RETURN_IF_ERROR(CheckNoExperts(shape, options));
   TP_RETURN_IF_ERROR(CheckContext(shape, options));
   TP_RETURN_IF_ERROR(CheckVocabTiles(shape, options));
@@ -284,8 +211,8 @@ Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, ui
   RunPlan plan;
   plan.shape = shape;
   plan.rank = rank;
-  TP_RETURN_IF_ERROR(CheckExpertRanks(shape.moe, options, world));
-  plan.expert_ranks = ExpertRanks(shape.moe, rank);
+  TP_RETURN_IF_ERROR(CheckExpertRanks(shape, options, world));
+  plan.expert_groups = ExpertRanks(shape, rank);
   plan.exchange = options.memory.plan == "ddp" ? Exchange::kReplicated : Exchange::kSharded;
   TP_RETURN_IF_ERROR(CheckOptimizer(options));
   TP_RETURN_IF_ERROR(ParseGpuStatesWish(options.memory.gpu_states).status());

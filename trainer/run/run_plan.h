@@ -41,8 +41,9 @@ struct RunPlan {
   std::optional<StagePlan> stages;     // with --pipeline
   Exchange exchange = Exchange::kSharded;
   uint32_t rank = 0;  // the rank whose view this is
-  // The ranks that share this rank's experts, ascending; empty if it has all of them.
-  std::vector<Rank> expert_ranks = {};
+  // Of each number of ranks, above 1, that share a block's experts, those with this rank;
+  // ascending. Empty: each rank has all experts.
+  std::vector<std::vector<Rank>> expert_groups = {};
   std::shared_ptr<const FrozenBase> base;  // null: no --base was given
   std::shared_ptr<const SavedModel> from;  // null: no --from was given
 };

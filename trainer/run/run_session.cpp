@@ -292,7 +292,7 @@ void RunSession::GiveJobBack() {
 void RunSession::Leave() {
   // Groups first: their operations in flight access the client's rCache. They fail at once if a
   // peer has died or left.
-  experts_.reset();
+  experts_.clear();
   routing_.reset();
   group_storage_.clear();
   link_storage_.clear();

@@ -57,11 +57,12 @@ struct SessionTask {
   client::JobSpec spec;
   std::vector<std::vector<Rank>> groups;  // the layout's data groups
   std::vector<LinkSpec> links = {};       // of a pipeline; the same on all ranks
-  std::vector<Rank> expert_ranks = {};    // ranks that share this rank's experts; empty: none
-  bool routes = false;                    // ranks tell one another where their tokens go
-  Clock* clock = nullptr;                 // outlives the session
-  std::string note = {};                  // identifies the run (run_note.h)
-  bool saves = false;                     // rank 0 saves weights after the last step
+  // Of each number of ranks that share a block's experts, those with this rank; ascending.
+  std::vector<std::vector<Rank>> expert_groups = {};
+  bool routes = false;     // ranks tell one another where their tokens go
+  Clock* clock = nullptr;  // outlives the session
+  std::string note = {};   // identifies the run (run_note.h)
+  bool saves = false;      // rank 0 saves weights after the last step
   // The run may resume after a sealed step. It then waits for a slot that is still taken, for a
   // server that is down, and for other ranks until --rejoin-timeout after their last sign of life.
   bool resumes = false;
@@ -127,8 +128,8 @@ class RunSession {
   std::vector<Collective*> groups() const;
   // In the task's order; null where this rank is at neither end.
   std::vector<RankLink*> links() const;
-  // The host group of the ranks that share this rank's experts; null if there are none.
-  Collective* experts() { return experts_.get(); }
+  // The host groups of the ranks that share this rank's experts, in the task's order.
+  std::vector<Collective*> experts() const;
   // A host group of all ranks, for what they tell one another of their routing; null if they do
   // not, or there is one rank.
   Collective* routing() { return routing_.get(); }
@@ -179,7 +180,8 @@ class RunSession {
   // By data group; null where not a member.
   std::vector<std::unique_ptr<Collective>> group_storage_;
   std::vector<std::unique_ptr<RankLink>> link_storage_;
-  std::unique_ptr<Collective> experts_, routing_;
+  std::vector<std::unique_ptr<Collective>> experts_;
+  std::unique_ptr<Collective> routing_;
   std::unique_ptr<client::MemClient> client_;
   std::string socket_dir_;
 };

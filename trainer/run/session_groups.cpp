@@ -78,10 +78,11 @@ Status RunSession::Meet() {
     std::iota(all.ranks.begin(), all.ranks.end(), 0);
     TP_ASSIGN_OR_RETURN(routing_, meeting_->MakeGroup(all));
   }
-  if (!task_.expert_ranks.empty()) {
-    const GroupSpec experts{"experts" + std::to_string(task_.expert_ranks.front()),
-                            task_.expert_ranks};
-    TP_ASSIGN_OR_RETURN(experts_, meeting_->MakeGroup(experts));
+  for (const std::vector<Rank>& ranks : task_.expert_groups) {
+    const GroupSpec spec{
+        "experts" + std::to_string(ranks.size()) + "from" + std::to_string(ranks.front()), ranks};
+    experts_.emplace_back();
+    TP_ASSIGN_OR_RETURN(experts_.back(), meeting_->MakeGroup(spec));
   }
   return MakeLinks();
 }
@@ -99,6 +100,12 @@ std::vector<RankLink*> RunSession::links() const {
   std::vector<RankLink*> links;
   for (const auto& link : link_storage_) links.push_back(link.get());
   return links;
+}
+
+std::vector<Collective*> RunSession::experts() const {
+  std::vector<Collective*> groups;
+  for (const auto& group : experts_) groups.push_back(group.get());
+  return groups;
 }
 
 std::vector<Collective*> RunSession::groups() const {

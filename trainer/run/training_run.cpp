@@ -20,6 +20,7 @@
 #include "trainer/run/save_run.h"
 #include "trainer/data/tokenizer_file.h"
 #include "trainer/inputs/model_config.h"
+#include "trainer/model/moe/moe_layers.h"
 
 namespace tidepool::trainer {
 
@@ -69,8 +70,8 @@ Status TrainingRun::MakeSession() {
                    .job = options_.job,
                    .spec = plan_.spec,
                    .groups = plan_.layout.data_groups,
-                   .expert_ranks = plan_.expert_ranks,
-                   .routes = plan_.shape.moe.on()};
+                   .expert_groups = plan_.expert_groups,
+                   .routes = HasExperts(plan_.shape)};
   if (plan_.stages) task.links = LinksOf(plan_.stages->cuts);
 
   task.clock = setup_.clock;

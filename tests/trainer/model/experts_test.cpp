@@ -169,10 +169,33 @@ TEST(Experts, LogitsThatAreNotNumbersAreTold) {
   }
 }
 
+// The residual expert of DeepSpeed-MoE (Rajbhandari et al. 2022, section 4.1.1).
+TEST(MoeModel, AResidualExpertIsAddedToTheRoutedOnes) {
+  GptShape shape = Shape();
+  shape.moe.aux = 0;
+  const auto loss_of = [](const GptShape& of, const char* zeroed) {
+    const auto model = MakeModel(of);
+    {
+      const at::NoGradGuard no_gradients;
+      for (auto& item : model->named_parameters())
+        if (zeroed[0] != 0 && item.key().find(zeroed) != std::string::npos) item.value().zero_();
+    }
+    return model->Loss(Tokens(2, 16), Tokens(2, 16, 1)).item<float>();
+  };
+
+  GptShape residual = shape, dense = shape;
+  residual.moe.residual = true;
+  dense.moe = {};
+  EXPECT_EQ(loss_of(residual, ".w2."), loss_of(dense, ""));
+  EXPECT_EQ(loss_of(residual, "mlp.down_proj."), loss_of(shape, ""));
+  EXPECT_NE(loss_of(residual, ""), loss_of(shape, ""));
+}
+
 TEST(MoeModel, RecomputationGivesTheSameBitsAndTheSameLoss) {
   for (const uint32_t every : {1U, 2U}) {
     GptShape shape = Shape(every);
     shape.moe.z = 0.01F;
+    shape.moe.residual = every == 2;
     ExpectRecomputationChangesNoBit(MakeModel(shape).get(), MakeModel(shape).get(), Tokens(2, 16),
                                     Tokens(2, 16, 1));
   }

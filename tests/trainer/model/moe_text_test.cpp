@@ -29,6 +29,7 @@ TEST(ReadMoe, SaysWhichKeyOrValueIsNone) {
        {std::pair("experts=0", "experts=0: a whole number from 1"),
         std::pair("capacity=0,experts=2", "capacity=0: a number above 0"),
         std::pair("experts=2,aux=-1", "aux=-1: a number of 0 or more"),
+        std::pair("experts=2,residual=1", "residual=1: yes or no"),
         std::pair("experts=2,z=nan", "z=nan"), std::pair("experts=4x", "experts=4x"),
         std::pair("expert=4", "did you mean \"experts\"?"),
         std::pair("experts", "\"experts\" is no key with a value"), std::pair("", "\"\" is no key"),
@@ -87,7 +88,7 @@ TEST(MoeParameters, StandInTheBlocksThatHaveThem) {
 
 TEST(MoeParameters, AreOfTheDataGroupsOfTheirRanks) {
   GptShape shape = FindGptPreset("moe-tiny").value();
-  shape.moe.ep = 2;
+  shape.moe.ep = 2;  // of both blocks
   uint32_t groups[3] = {0, 0, 0};
   for (const ParameterNote& note : GptParameters(shape)) {
     ++groups[note.data_group];

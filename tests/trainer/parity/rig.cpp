@@ -21,6 +21,7 @@
 #include "optim/loss_scaler.h"
 #include "optim/schedule.h"
 #include "tests/trainer/parity/callers_backward.h"
+#include "tests/trainer/parity/rig_batches.h"
 #include "tests/trainer/parity/served_ranks.h"
 #include "trainer/data/corpus.h"
 #include "trainer/data/batch_cursor.h"
@@ -28,6 +29,7 @@
 #include "trainer/engine/torch_errors.h"
 #include "trainer/model/gpt.h"
 #include "trainer/model/gpt_init.h"
+#include "trainer/model/moe/moe_layers.h"
 #include "trainer/run/run_plan.h"
 #include "trainer/run/expert_mover.h"
 #include "trainer/run/run_session.h"
@@ -49,6 +51,8 @@ std::shared_ptr<const std::string> Text() {
   return text;
 }
 
+}  // namespace
+
 BatchCursor CursorOf(const RigOptions& options, uint32_t rank, uint32_t world) {
   BatchShape shape;
   shape.sequences = options.run.data.batch;
@@ -63,6 +67,8 @@ at::Tensor TokensOf(const std::vector<int64_t>& tokens, const Batch& batch) {
   return torch::tensor(tokens, torch::kInt64)
       .view({static_cast<int64_t>(batch.sequences), static_cast<int64_t>(batch.tokens)});
 }
+
+namespace {
 
 at::ScalarType TorchType(const std::string& dtype) {
   return dtype == "fp32" ? torch::kFloat32 : dtype == "bf16" ? torch::kBFloat16 : torch::kFloat16;
@@ -148,12 +154,13 @@ class RigRank {
                      .job = options_.run.job,
                      .spec = plan_.spec,
                      .groups = plan_.layout.data_groups,
-                     .expert_ranks = plan_.expert_ranks,
-                     .routes = plan_.shape.moe.on()};
+                     .expert_groups = plan_.expert_groups,
+                     .routes = HasExperts(plan_.shape)};
     TP_ASSIGN_OR_RETURN(session_, at_.Open(std::move(task)));
     model_ = std::make_unique<Gpt>(
         plan_.shape, torch::TensorOptions().dtype(TorchType(options_.run.model.dtype)), plan_.lora,
         CountedExchange());
+    if (options_.corrupted_rank == place_.rank) Corrupt();
     model_->SetCheckpointing(options_.run.model.activation_checkpointing);
     model_->SetVocabTiles(options_.run.model.vocab_tiles);
     const auto named = model_->named_parameters();
@@ -172,6 +179,12 @@ class RigRank {
     if (options_.open_steps) parts.gradients = GradientTeller::kCaller;
     TP_ASSIGN_OR_RETURN(engine_, TrainingEngine::Create(plan_.layout, engine, std::move(parts)));
     return {};
+  }
+
+  // Each gradient of this rank is another one before it leaves the rank.
+  void Corrupt() {
+    for (const at::Tensor& parameter : model_->parameters())
+      parameter.register_hook([](const at::Tensor& gradient) { return gradient + 1; });
   }
 
   // Counts the experts that blocks call used.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct RigOptions {
   bool evaluate_first = false;      // once, before the first step
   bool leaves_out = true;           // experts without tokens, where an order is known
   bool open_steps = false;          // each rank runs forward and backward itself
+  // A rank whose gradients are spoilt before they are handed in.
+  std::optional<uint32_t> corrupted_rank = std::nullopt;
 };
 
 // A run of 30 steps with clipping, batch 6 x 16 tokens.

@@ -1,5 +1,5 @@
-// `trainer estimate` of the rCache from outside: its picture, the loss in tiles, and limits that
-// are too small.
+// `trainer estimate` of the rCache from outside: its picture, the loss in tiles, experts and their
+// groups, and limits that are too small.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 
 class PlanEstimate : public ::testing::Test {
  protected:
-  static constexpr int64_t kLimit = 60 * kNsPerSecond;
+  static constexpr int64_t kLimit = 120 * kNsPerSecond;
 
   std::string Path(const std::string& name) const { return directory_.path() + "/" + name; }
   static std::string Read(const std::string& path) {
@@ -89,6 +89,63 @@ TEST_F(PlanEstimate, CountsTheLogitsOfOneTile) {
   const std::string output = Estimate({"--vocab-tiles", "60000"}, kExitUsage);
   EXPECT_THAT(output, HasSubstr("entries has no 60000 tiles"));
   EXPECT_THAT(output, HasSubstr("give --vocab-tiles "));
+}
+
+// What a run of 30 billion parameters moves, with 40 GB (37 GiB) of device memory for each rank.
+struct OfThirtyBillion {
+  uint64_t up, down;  // bytes of a step to one rank, and from it
+  std::string output;
+};
+OfThirtyBillion ThirtyBillion(const std::string& output) {
+  const auto json = boost::json::parse(output);
+  EXPECT_LE(json.at_pointer("/rcache/bytes").to_number<uint64_t>(), 40'000'000'000U);
+  return {json.at_pointer("/choice/step_bytes_to_rank").to_number<uint64_t>(),
+          json.at_pointer("/choice/step_bytes_from_rank").to_number<uint64_t>(), output};
+}
+
+// Elixir v1 trains 30 billion parameters in 40 GB. With four ranks each has one sequence, as the
+// one rank has.
+TEST_F(PlanEstimate, FourRanksMoveAQuarterOfThirtyBillionParametersEach) {
+  const auto estimate = [](const std::string& ranks, const std::string& ep) {
+    return ThirtyBillion(
+        Estimate({"--ranks", ranks, "--batch", ranks, "--moe", "ep=" + ep, "--dtype", "bf16",
+                  "--checkpoint-activations", "--context", "2048", "--rcache", "auto",
+                  "--device-memory", "37GiB", "--device", "cuda", "--json"},
+                 kExitOk, "qwen-moe-30b"));
+  };
+  const OfThirtyBillion one = estimate("1", "1"), four = estimate("4", "1"),
+                        shared = estimate("4", "4");
+  const uint64_t weights = 2 * 30'532'000'000U;  // as BF16
+  EXPECT_GT(one.up, weights) << "some are fetched again in backward";
+  EXPECT_NEAR(four.up, one.up / 4.0, one.up / 4000.0);
+  EXPECT_NEAR(four.down, one.down / 4.0, one.down / 4000.0);
+
+  // Sharing ranks have a quarter of the experts each, so that all weights stay; chunks are padded.
+  EXPECT_NEAR(shared.up, weights / 4.0, weights / 100.0);
+  EXPECT_NEAR(shared.down, one.down / 4.0, one.down / 4000.0);
+  EXPECT_THAT(shared.output, HasSubstr("\"ranks\":[2],"));
+}
+
+TEST_F(PlanEstimate, NamesTheGroupsOfExperts) {
+  const std::string file = Path("layers.txt");
+  std::ofstream(file) << "layers=0, experts=8, ep=4\nlayers=1-2, experts=4, ep=2\n"
+                         "layers=3, experts=2, residual=yes\n";
+  const std::string output = Estimate({"--ranks", "4", "--moe", file}, kExitOk, "llama-small");
+  EXPECT_THAT(output, HasSubstr("all but experts, and experts 0-1 of block 3\n"));
+  EXPECT_THAT(output, HasSubstr("          ranks 1,3: "));
+  EXPECT_THAT(output, HasSubstr(": experts 2-3 of blocks 1-2\n"));
+  EXPECT_THAT(output, HasSubstr("          rank 3: "));
+  EXPECT_THAT(output, HasSubstr(": experts 6-7 of block 0\n"));
+  EXPECT_THAT(output, HasSubstr("block 3: 2 experts, 2 a token, beside the MLP, dropless"));
+
+  std::ofstream(file) << "layers=0, experts=8, ep=4\nlayers=9, experts=4\n";
+  EXPECT_THAT(Estimate({"--ranks", "4", "--moe", file}, kExitUsage, "llama-small"),
+              HasSubstr("line 2: layers=9: the model 'llama-small' has blocks 0 to 3"));
+  std::ofstream(file) << "layers=0, experts=8, ep=4\nlayers=2, experts=6, ep=4\n";
+  EXPECT_THAT(Estimate({"--ranks", "4", "--moe", file}, kExitUsage, "llama-small"),
+              HasSubstr("6 experts in a block, which 4 ranks cannot share, in block 2"));
+  EXPECT_THAT(Estimate({"--ranks", "2", "--moe", "experts=8,ep=4"}, kExitUsage, "llama-small"),
+              HasSubstr("ep=4 ranks are to share experts, and there are 2"));
 }
 
 }  // namespace plan_estimate_test

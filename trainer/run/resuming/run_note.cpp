@@ -134,7 +134,7 @@ std::string MakeRunNote(const RunOptions& options, const NotedInputs& inputs) {
   line("train", Text(inputs.facts.train));
   line("held_out", Text(inputs.facts.held_out));
   if (!inputs.from.empty()) line("from", inputs.from);
-  if (!options.model.moe.empty()) line("moe", options.model.moe);
+  if (!inputs.moe.empty()) line("moe", inputs.moe);
   if (options.adapters.rank > 0) line("lora_alpha", Text(options.adapters.alpha));
 
   // Ranks that exchange blocks differently would wait for each other.

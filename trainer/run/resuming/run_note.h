@@ -24,7 +24,8 @@ inline constexpr size_t kRunNoteBytesMax = 480;  // limit of memserver
 struct NotedInputs {
   uint64_t context = 0;  // tokens per sequence
   CorpusFacts facts;
-  std::string from;  // fingerprint of the weights of --from; empty: none
+  std::string from;      // fingerprint of the weights of --from; empty: none
+  std::string moe = {};  // NoteOfExperts (trainer/run/expert_plan.h); empty: no --moe
 };
 // Lines of "key value".
 std::string MakeRunNote(const RunOptions& options, const NotedInputs& inputs);

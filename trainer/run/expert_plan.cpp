@@ -1,0 +1,145 @@
+#include "trainer/run/expert_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "trainer/model/llama_shape.h"
+#include "trainer/model/moe/moe_file.h"
+#include "trainer/model/moe/moe_layers.h"
+#include "trainer/model/moe_text.h"
+
+namespace tidepool::trainer {
+namespace {
+
+constexpr size_t kDataGroupsMax = 64;  // of a job (shm/spec/spec_limits.h)
+
+// The keys of --moe, for each block with experts.
+Status TakeKeys(const std::string& moe, GptShape* shape) {
+  TP_ASSIGN_OR_RETURN(const MoeSizes all, ReadMoe(moe, shape->moe));
+  if (shape->moe_layers.empty()) {
+    shape->moe = all;
+    if (shape->moe.width == 0) shape->moe.width = shape->llama.mlp;
+    return {};
+  }
+
+  for (MoeSizes& block : shape->moe_layers) {
+    if (!block.on()) continue;
+    TP_ASSIGN_OR_RETURN(block, ReadMoe(moe, block));
+  }
+  return {};
+}
+
+// True if both have the same tensors.
+bool AreAlike(const GptShape& a, const GptShape& b) {
+  for (uint32_t layer = 0; layer < a.layers; ++layer) {
+    const MoeSizes one = MoeOf(a, layer), other = MoeOf(b, layer);
+    const bool is_same =
+        one.experts == other.experts &&
+        (!one.on() || (one.width == other.width && one.residual == other.residual));
+    if (!is_same) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Result<GptShape> WithExperts(GptShape shape, const std::string& moe, const std::string& weights) {
+  if (moe.empty()) return shape;
+  const GptShape before = shape;
+  if (IsMoeFile(moe)) {
+    TP_ASSIGN_OR_RETURN(shape.moe_layers, ReadMoeFile(moe, before));
+    shape.moe = {};
+  } else {
+    TP_RETURN_IF_ERROR(TakeKeys(moe, &shape));
+  }
+
+  TP_RETURN_IF_ERROR(CheckMoe(shape));
+  if (weights.empty() || AreAlike(shape, before)) return shape;
+  return Status(ErrorId::kUsageError, "--moe " + moe + ": the weights of " + weights + " have " +
+                                          (HasExperts(before) ? MoeText(before) : "no experts"))
+      .Where("--moe " + moe)
+      .Fix(
+          "leave every, experts, width and residual out, or give a file with those of the weights; "
+          "top-k, ep, capacity, aux and z may be given");
+}
+
+std::string NoteOfExperts(const GptShape& shape, const std::string& moe) {
+  if (!IsMoeFile(moe)) return moe;
+  uint64_t hash = 0xCBF29CE484222325ULL;  // FNV-1a
+  for (uint32_t layer = 0; layer < shape.layers; ++layer) {
+    const MoeSizes block = MoeOf(shape, layer);
+    for (const char letter : MoeWords(block) + ",ep=" + std::to_string(block.ep) + "\n")
+      hash = (hash ^ static_cast<uint8_t>(letter)) * 0x100000001B3ULL;
+  }
+
+  std::array<char, 20> text{};
+  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), hash, 16);
+  return "a file of hash " + std::string(text.data(), end);
+}
+
+Status CheckExpertRanks(const GptShape& shape, const RunOptions& options, uint32_t world) {
+  const std::vector<uint32_t> degrees = ExpertDegrees(shape);
+  if (degrees.empty()) return {};
+  const auto bad = [&](const std::string& what) {
+    return Status(ErrorId::kUsageError, what).Where("--moe " + options.model.moe);
+  };
+
+  size_t groups = 1;
+  for (const uint32_t ep : degrees) {
+    groups += ep;
+    if (world % ep == 0) continue;
+    return bad("ep=" + std::to_string(ep) + " ranks are to share experts, and there are " +
+               std::to_string(world))
+        .Fix("give an ep that divides the number of ranks, or more ranks");
+  }
+  if (groups > kDataGroupsMax) {
+    return bad("the experts have " + std::to_string(groups - 1) + " data groups, and a job has " +
+               std::to_string(kDataGroupsMax) + " at most, one of them for all else")
+        .Fix("give a smaller ep, or fewer that differ: each has as many groups as ranks");
+  }
+
+  if (options.adapters.rank > 0 || !options.adapters.base.empty())
+    return bad("ranks share no experts where adapters are trained").Fix("leave ep out");
+  return {};
+}
+
+std::vector<std::vector<Rank>> ExpertDataGroups(const GptShape& shape, uint32_t world) {
+  std::vector<std::vector<Rank>> groups;
+  for (const uint32_t ep : ExpertDegrees(shape)) {
+    if (groups.empty()) groups.resize(1);
+    const size_t first = groups.size();
+    groups.resize(first + ep);
+    for (Rank rank = 0; rank < world; ++rank) groups[first + rank % ep].push_back(rank);
+  }
+  for (Rank rank = 0; !groups.empty() && rank < world; ++rank) groups[0].push_back(rank);
+  return groups;
+}
+
+std::vector<std::vector<Rank>> ExpertRanks(const GptShape& shape, Rank rank) {
+  std::vector<std::vector<Rank>> groups;
+  for (const uint32_t ep : ExpertDegrees(shape)) {
+    groups.emplace_back();
+    for (uint32_t i = 0; i < ep; ++i) groups.back().push_back(PlaceAmong(ep, rank).first + i);
+  }
+  return groups;
+}
+
+std::vector<std::string> TablesThatStay(const GptShape& shape,
+                                        const std::vector<ParameterNote>& notes) {
+  if (!HasExperts(shape)) return {};
+  uint64_t largest = 0;
+  std::vector<std::string> tables;
+  const uint64_t table = uint64_t{shape.vocab} * shape.hidden;
+
+  for (const ParameterNote& note : notes) {
+    const bool is_table = note.name == kLlamaTokenTable || note.name == kLlamaHead;
+    const uint64_t elements =
+        note.dims.size() == 2 ? note.dims[0] * note.dims[1] : note.dims.front();
+    if (is_table && !note.multi_use) tables.push_back(note.name);
+    if (!is_table) largest = std::max(largest, elements);
+  }
+  return table > largest ? tables : std::vector<std::string>();
+}
+
+}  // namespace tidepool::trainer
