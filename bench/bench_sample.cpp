@@ -99,6 +99,7 @@ int Main(int argc, char** argv) {
         },
         [threads] { at::set_num_threads(threads); }));
   }
+
   rounds.Run(count);
 
   const auto add = [&](const std::string& row, const std::string& against, size_t peer,

@@ -63,8 +63,8 @@ struct StreamHead {
   std::atomic<uint32_t> taken{0};
   std::atomic<uint32_t> left{0};  // the reader has given up
   std::atomic<uint32_t> here{0};  // the reader has attached
-  // Of a stream of steps, for the trainer, by the process that logs them: a power cut leaves the
-  // steps up to `safe`, with the checkpoint that they follow. `safe_changes` counts its changes.
+  // Written by the process that logs steps, for the trainer: a power cut leaves the steps up to
+  // `safe`, with the checkpoint that they follow. `safe_changes` counts its changes.
   std::atomic<uint32_t> safe_changes{0};
   std::atomic<uint64_t> safe{0};
 };

@@ -1,5 +1,5 @@
-// SafeSteps: how far a log of steps is safe, as the process that writes it says in the memory of its
-// stream (shm/state_stream.h).
+// SafeSteps: how far a log of steps is safe, as the process that writes it says in the memory of
+// its stream (shm/state_stream.h).
 //
 // One thread. It only reads the memory, which the trainer shares with that process.
 #pragma once

@@ -55,8 +55,8 @@ class RunStepLog {
   // True if steps are to be logged, and no checkpoint that they could follow was begun.
   bool wants_base() const { return wants_base_; }
   // True if a power cut leaves this sealed step: it is in the log and on the drive, and so is the
-  // checkpoint that the log follows. `waits`: first waits for the log, unless that checkpoint is not
-  // whole yet, or the log has ended; at most kSafeWaitNs.
+  // checkpoint that the log follows. `waits`: first waits for the log, at most kSafeWaitNs, unless
+  // that checkpoint is not whole yet, or the log has ended.
   bool IsSafe(Version version, bool waits, client::ChunkService* service);
   // Call when the session has ended: waits a while until the last steps are safe.
   void AwaitEnd();

@@ -43,6 +43,7 @@ struct MoeSizes {
   // The block keeps its MLP, through which all tokens go; the results of both are added.
   bool residual = false;
 
+  // True if the block has experts.
   bool on() const { return experts > 0; }
   friend bool operator==(const MoeSizes&, const MoeSizes&) = default;
 };

@@ -219,12 +219,14 @@ std::string MoeText(const GptShape& shape) {
   std::vector<bool> named(shape.layers, false);
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
     if (named[layer] || !shape.moe_layers[layer].on()) continue;
+
     std::vector<uint32_t> alike;
     for (uint32_t other = layer; other < shape.layers; ++other) {
       if (shape.moe_layers[other] != shape.moe_layers[layer]) continue;
       alike.push_back(other);
       named[other] = true;
     }
+
     text += (text.empty() ? "" : "; ") + NumbersText("block", alike) + ": " +
             TextOf(shape.moe_layers[layer], "");
   }

@@ -32,7 +32,7 @@ struct StepReport {
   bool skipped = false;
   // Sealed by a process that died before reporting: norm, times and traffic are unknown.
   bool recovered = false;
-  // Of a run that logs its steps: a power cut leaves this one.
+  // True if a power cut leaves this step; without a value where steps are not logged.
   std::optional<bool> durable = {};
   uint64_t tokens = 0;  // of all ranks
   double seconds = 0;   // of this step, without evaluation

@@ -48,6 +48,7 @@ std::vector<GroupParts> PartsOf(const RunPlan& plan) {
       group.has_dense = true;
       continue;
     }
+
     const auto number =
         static_cast<uint32_t>(std::strtoul(place.name.c_str() + at + kExperts.size(), nullptr, 10));
     std::vector<uint32_t>& of_block = group.experts[GptBlocksOf(place.name, plan.shape).first];
@@ -78,6 +79,7 @@ std::string ContentText(const GroupParts& group) {
 std::string DescribeGroups(const RunPlan& plan) {
   if (!ShowsGroups(plan)) return {};
   const std::vector<GroupParts> groups = PartsOf(plan);
+
   std::string text;
   for (size_t i = 0; i < groups.size(); ++i) {
     const GroupParts& group = groups[i];

@@ -93,6 +93,7 @@ Status CheckExpertRanks(const GptShape& shape, const RunOptions& options, uint32
                std::to_string(world))
         .Fix("give an ep that divides the number of ranks, or more ranks");
   }
+
   if (groups > kDataGroupsMax) {
     return bad("the experts have " + std::to_string(groups - 1) + " data groups, and a job has " +
                std::to_string(kDataGroupsMax) + " at most, one of them for all else")

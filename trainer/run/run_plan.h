@@ -41,7 +41,7 @@ struct RunPlan {
   std::optional<StagePlan> stages;     // with --pipeline
   Exchange exchange = Exchange::kSharded;
   uint32_t rank = 0;  // the rank whose view this is
-  // Of each number of ranks, above 1, that share a block's experts, those with this rank;
+  // The ranks that share a block's experts with this one, for each such number of ranks above 1,
   // ascending. Empty: each rank has all experts.
   std::vector<std::vector<Rank>> expert_groups = {};
   std::shared_ptr<const FrozenBase> base;  // null: no --base was given

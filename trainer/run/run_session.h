@@ -57,7 +57,7 @@ struct SessionTask {
   client::JobSpec spec;
   std::vector<std::vector<Rank>> groups;  // the layout's data groups
   std::vector<LinkSpec> links = {};       // of a pipeline; the same on all ranks
-  // Of each number of ranks that share a block's experts, those with this rank; ascending.
+  // The ranks that share a block's experts with this one, for each such number, ascending.
   std::vector<std::vector<Rank>> expert_groups = {};
   bool routes = false;     // ranks tell one another where their tokens go
   Clock* clock = nullptr;  // outlives the session

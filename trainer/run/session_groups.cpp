@@ -78,6 +78,7 @@ Status RunSession::Meet() {
     std::iota(all.ranks.begin(), all.ranks.end(), 0);
     TP_ASSIGN_OR_RETURN(routing_, meeting_->MakeGroup(all));
   }
+
   for (const std::vector<Rank>& ranks : task_.expert_groups) {
     const GroupSpec spec{
         "experts" + std::to_string(ranks.size()) + "from" + std::to_string(ranks.front()), ranks};

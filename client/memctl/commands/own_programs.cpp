@@ -79,6 +79,7 @@ Result<Shown> RunSnapshot(const Invocation& invocation, const Style&) {
   std::getline(lines, described);
   std::getline(lines, path);
   const bool is_model = described == "1";
+
   shown.result = "saved " + Printable(path) + "\n";
   if (invocation.json)
     shown.result =
@@ -90,6 +91,7 @@ Result<Shown> RunSnapshot(const Invocation& invocation, const Style&) {
             .EndObject()
             .Take() +
         "\n";
+
   if (!is_model)
     shown.remark +=
         "it has no config.json: a run goes on from it, but trainer sample, export and "

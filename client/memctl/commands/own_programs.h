@@ -1,6 +1,6 @@
 // OwnPrograms: tasks that only other programs of this release can do: memserver's reads a machine's
-// topology (hwloc) and measures a drive, tidepool-checkpoint writes a job's states. memctl runs them
-// and shows their output; all are in one package and one folder.
+// topology (hwloc) and measures a drive, tidepool-checkpoint writes a job's states. memctl runs
+// them and shows their output; all are in one package and one folder.
 //
 // One thread; blocks until the program has ended.
 #pragma once

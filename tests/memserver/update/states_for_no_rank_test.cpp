@@ -1,5 +1,5 @@
-// A process that is no rank takes the states of a job: of its own user alone, whether the job trains
-// or is kept without ranks; and it holds nobody when it is gone.
+// A process that is no rank takes the states of a job: of its own user alone, whether the job
+// trains or is kept without ranks; and it holds nobody when it is gone.
 #include <gtest/gtest.h>
 
 #include <atomic>

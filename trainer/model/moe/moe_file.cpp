@@ -74,6 +74,7 @@ class Lines {
         layers = value;
         continue;
       }
+
       const std::string wrong = TakeMoeKey(name, value, &moe);
       if (!wrong.empty()) return Bad(wrong);
     }
