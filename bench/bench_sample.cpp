@@ -104,9 +104,11 @@ int Main(int argc, char** argv) {
 
   const auto add = [&](const std::string& row, const std::string& against, size_t peer,
                        std::optional<double> target) {
+    const double per_second = static_cast<double>(tokens) / rounds.median(sample);
+
     AddComparison({.bench = "sample",
                    .row = row + ", " + preset,
-                   .value = static_cast<double>(tokens) / rounds.median(sample),
+                   .value = per_second,
                    .unit = "tokens/s",
                    .against = against,
                    .ratios = rounds.Faster(sample, peer),
@@ -114,6 +116,7 @@ int Main(int argc, char** argv) {
                    .target = target},
                   &printer);
   };
+
   add("a token", "the forward alone", forward, kTarget);
   add("a token beside its matrices", "its matrices alone", matrices, std::nullopt);
   if (!others.empty())

@@ -83,13 +83,14 @@ std::string DescribeGroups(const RunPlan& plan) {
   std::string text;
   for (size_t i = 0; i < groups.size(); ++i) {
     const GroupParts& group = groups[i];
-    text +=
-        (i == 0 ? "groups    " : "          ") + NumbersText("rank", plan.layout.data_groups[i]) +
-        ": " + FormatCount(group.parameters) + " parameters in " + std::to_string(group.chunks) +
-        " chunks, " + FormatBytes(group.bytes) +
-        (group.bytes_shard < group.bytes ? ", of which each has " + FormatBytes(group.bytes_shard)
-                                         : "") +
-        ": " + ContentText(group) + "\n";
+    const std::string share = group.bytes_shard < group.bytes
+                                  ? ", of which each has " + FormatBytes(group.bytes_shard)
+                                  : "";
+
+    text += (i == 0 ? "groups    " : "          ");
+    text += NumbersText("rank", plan.layout.data_groups[i]) + ": " + FormatCount(group.parameters) +
+            " parameters in " + std::to_string(group.chunks) + " chunks, " +
+            FormatBytes(group.bytes) + share + ": " + ContentText(group) + "\n";
   }
   return text;
 }
