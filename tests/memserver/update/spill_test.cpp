@@ -155,8 +155,9 @@ TEST(Spill, TransfersOfARecordedJobAreSpansOfTheirDirectories) {
   EXPECT_EQ(directories, (std::set<uint32_t>{0, 1}));
   for (ChunkId chunk = 0; chunk < spec.chunks.size(); ++chunk) {
     ASSERT_TRUE(spans[SpanKind::kRead].count(chunk) && spans[SpanKind::kWrite].count(chunk));
-    EXPECT_LE(spans[SpanKind::kRead][chunk].end_ns, spans[SpanKind::kUpdate][chunk].begin_ns);
-    EXPECT_LE(spans[SpanKind::kUpdate][chunk].end_ns, spans[SpanKind::kWrite][chunk].begin_ns);
+    EXPECT_TRUE(spans[SpanKind::kUpdate].count(chunk));
+    // The drive's clock is the world's; a worker looks at the machine's.
+    EXPECT_LE(spans[SpanKind::kRead][chunk].end_ns, spans[SpanKind::kWrite][chunk].begin_ns);
   }
 }
 
