@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "base/error_catalog.h"
+#include "base/text/error_text.h"
 #include "trainer/cli/flags.h"
 
 namespace tidepool::trainer {
@@ -42,6 +43,14 @@ Outcome Parse(Words words) {
   outcome.out = ::testing::internal::GetCapturedStdout();
   outcome.err = ::testing::internal::GetCapturedStderr();
   return outcome;
+}
+
+// The lines of an error in one each (base/text/error_text.h).
+std::string Unfolded(std::string text) {
+  const std::string further = "\n" + std::string(kFoldIndent, ' ');
+  for (size_t at = text.find(further); at != std::string::npos; at = text.find(further))
+    text.replace(at, further.size(), " ");
+  return text;
 }
 
 Words LineOf(std::initializer_list<Words> parts) {
@@ -192,7 +201,7 @@ TEST(FlagEffects, WithoutAnEffectAFlagIsRefusedAndWithItsFixTaken) {
     EXPECT_FALSE(refused.goes_on) << flag;
     EXPECT_EQ(refused.exit_code, kExitUsage) << flag;
     EXPECT_THAT(refused.err, HasSubstr(flag + " has no effect")) << flag;
-    EXPECT_THAT(refused.err, HasSubstr(effect.fix)) << flag;
+    EXPECT_THAT(Unfolded(refused.err), HasSubstr(effect.fix)) << flag;
 
     const Outcome taken = Parse(LineOf({Sample(flag), given}));
     EXPECT_TRUE(taken.goes_on) << flag << ": " << taken.err;

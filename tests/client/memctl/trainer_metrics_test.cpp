@@ -56,7 +56,7 @@ TEST_F(Metrics, ToldAreTheHitRateItsBoundAndTheStepsWithLatePrefetches) {
                               "250 ms of 1.0 s were waited"));
   EXPECT_THAT(page,
               HasSubstr("in 1 step with a recorded order: 4.00 KiB, by Belady's rule 3.00 KiB"));
-  EXPECT_THAT(page, HasSubstr("<title>step 3: 1 late prefetches</title>"));
+  EXPECT_THAT(page, HasSubstr("<title>step 3: 1 late prefetch</title>"));
   EXPECT_THAT(page, HasSubstr("points=\"0,200 1000,200\"")) << "80 %";
   EXPECT_THAT(page, HasSubstr("points=\"0,200 1000,150\"")) << "at most 85 %";
   for (const char* part : {"Loss", "Tokens a second", "p50 of the last 128", ">100 %</text>"})
