@@ -85,7 +85,7 @@ int WriteSnapshot(char** argv) {
                                                   .clock = &clock});
 
   if (!written.ok()) {
-    std::fputs((written.status().Format() + "\n").c_str(), stderr);
+    std::fputs((ErrorText(written.status()) + "\n").c_str(), stderr);
     return written.status().exit_code();
   }
   const std::string text = std::to_string(written->version) + "\n" +

@@ -1,3 +1,4 @@
+#!/usr/bin/env -S /usr/bin/python3 -B
 """Every command of README, of "Your first hour" and of "When something goes wrong" is run by a test: here, as it stands but for its size, in a fresh
 clone; or where ELSEWHERE says. A command that a page has and no list knows fails, and so does one of a list that no page has.
 

@@ -1,3 +1,4 @@
+#!/usr/bin/env -S /usr/bin/python3 -B
 """A stranger who types what the pages say: every block of docs/first_hour.md as it stands, in one shell; every code, command and flag that
 docs/symptoms.md names is one that the programs know. usage: first_hour_test.py BIN_FOLDER"""
 

@@ -14,7 +14,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 STARTED = ("scripts/test", "scripts/fuzz", "scripts/planted", "scripts/repro", "scripts/bench", "scripts/chaos", "tests/models/check_models.sh", "build/bin/sim_main",
            "build/bin/bench_restart", "build/tests/optim_test", "build/tests/kill_campaign", "build/tests/nvme_test", "build/tests/kernel_faults_test",
            "build/tests/process_nvme_kill_test", "build/tests/process_early_kill_test", "build/tests/process_gpu_test", "build/tests/process_stall_test", "build/tests/process_upgrade_test", "build/tests/trainer_campaign", "build/tests/trainer_staged_run_test", "build/tests/failure_sweep", "build/tests/adoption_sweep",
-           "scripts/setup", "scripts/tidy", "scripts/quickstart", "scripts/torchrun_check", "scripts/wheel_check", "tests/scripts/page_browser_test.py")
+           "scripts/setup", "scripts/tidy", "scripts/quickstart", "scripts/torchrun_check", "scripts/wheel_check", "tests/scripts/page_browser_test.py",
+           "scripts/pictures", "tests/scripts/first_hour_test.py", "tests/scripts/commands_test.py")
 TOOLS = ("path/cmake", "path/ctest")
 # Notes how it was called; fails where it is told to.
 STAND_IN = """#!/bin/bash
@@ -32,6 +33,8 @@ class Nightly(unittest.TestCase):
             self.program(name)
         for name in ("nightly", "lib.sh"):
             shutil.copy(ROOT / "scripts" / name, self.repo / "scripts")
+        for words in (["init", "-q"], ["add", "."], ["-c", "user.name=test", "-c", "user.email=test", "commit", "-qm", "all"]):  # it is cloned
+            subprocess.run(["git", "-C", self.repo, *words], check=True)
 
     def tearDown(self):
         self.folder.cleanup()
@@ -65,7 +68,7 @@ class Nightly(unittest.TestCase):
                                        "kills with transfers in flight, 50 a time", "kills before the first step, 78 a time", "kills among copies of GPUs, 100 a time",
                                        "rolling restarts, 30 a time", "a flood of descriptors, 100000 messages",
                                        "the LibTorch trainer, 1000 kills", "a pipelined trainer, 200 kills", "a pipeline of two ranks, 200 kills", "a pipeline of two columns, 200 kills", "all combinations of stages", "the Python package, 60 kills a time", "the wheel alone, from PyPI", "the wheel beside the newest torch", "trainer run under torchrun", "5000 restarts of memserver, 4 GiB", "simulation, 5000000 seeds", "fuzzers, 2000000000 executions",
-                                       "planted bugs, all", "models, large", "failure sweep, every k", "failure sweep of adoptions, every k", "reproductions", "the quickstart", "benchmarks"])
+                                       "planted bugs, all", "models, large", "failure sweep, every k", "failure sweep of adoptions, every k", "reproductions", "the quickstart", "a stranger with a fresh clone", "benchmarks"])
         self.assertEqual(parts["50000 kills at random times"], "campaign --kills 50000 --losses 2000")
         self.assertEqual(parts["rolling restarts, 30 a time"], "rolling 67")
         self.assertEqual(parts["models, large"], "tests/models/check_models.sh out/nightly/models --large")
@@ -76,7 +79,7 @@ class Nightly(unittest.TestCase):
         self.assertEqual(parts["2500 kills at random times"], "campaign --kills 2500 --losses 100")
         self.assertEqual(parts["simulation, 250000 seeds"], "simulate 250000")
         parts = self.listed("--scale", "0")
-        self.assertEqual(len(parts), 36)
+        self.assertEqual(len(parts), 37)
         self.assertEqual(parts["10 kills at random times"], "campaign --kills 10 --losses 4")
         self.assertEqual(parts["kills at each named point"], "campaign --each 1")
         self.assertEqual(parts["3 restarts of memserver, 4 GiB"], "restart_4gib 3")
@@ -84,7 +87,7 @@ class Nightly(unittest.TestCase):
     def test_every_part_starts_its_program_with_its_counts(self):
         done = self.nightly("--scale", "0", "--seed", "7")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 36, done.stdout)
+        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 37, done.stdout)
         calls = self.calls.read_text()
         for call in ("scripts/test ", "build/tests/optim_test --gtest_filter=SplitFloat.*", "build/tests/kill_campaign --seed 7 --kills 10 --losses 4",
                      "build/tests/kill_campaign --seed 7 --each 1", "build/tests/trainer_campaign --seed 7 --kills 12", "build/tests/trainer_campaign --seed 7 --kills 12 --stages 2",
@@ -99,6 +102,8 @@ class Nightly(unittest.TestCase):
                      f"tests/scripts/page_browser_test.py {self.repo}/build {self.repo}/out/nightly/page",
                      "build/tests/nvme_test --gtest_brief=1 --gtest_filter=DiskFaults.Many*:Piece.OneFlippedBit*:PowerLoss.*",
                      "build/tests/kernel_faults_test --gtest_brief=1", "scripts/tidy --only headers", f"scripts/quickstart --out {self.repo}/out/nightly/quickstart",
+                     f"scripts/quickstart --out {self.repo}/out/nightly/clone_quickstart", f"scripts/pictures {self.repo}/build {self.repo}/out/nightly/pictures",
+                     f"tests/scripts/first_hour_test.py {self.repo}/out/nightly/clone/build/bin", f"tests/scripts/commands_test.py {self.repo}/out/nightly/clone/build/bin",
                      "build/tests/process_nvme_kill_test --gtest_brief=1 --gtest_filter=*KilledWithTransfersInFlight*",
                      "build/tests/process_early_kill_test --gtest_brief=1",
                      "build/tests/process_gpu_test --gtest_brief=1 --gtest_filter=*Killed*",

@@ -70,6 +70,8 @@ class Page(unittest.TestCase):
         trainer = subprocess.Popen([os.path.join(BIN, "..", "tests", "thin_trainer"), *words], stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
         try:
             self.assertIn("stays", trainer.stdout.readline())
+            while not self.page.look()[1]["residency"]["jobs"]:
+                time.sleep(0.1)  # a page keeps its last look for a moment
             looked, used = time.monotonic(), self.seconds_of_memserver()
             looks = self.page.stream(8)[1]
             share = (self.seconds_of_memserver() - used) / (time.monotonic() - looked)
