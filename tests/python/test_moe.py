@@ -73,7 +73,7 @@ class Moe(unittest.TestCase):
         program = os.path.join(os.environ["TIDEPOOL_BIN"], "trainer")
         done = subprocess.run([program, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120, check=False)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
-        return done.stdout + done.stderr
+        return (done.stdout + done.stderr).replace("\n          ", " ")  # long lines of errors are folded
 
     def train(self, name: str, *more: str, steps: int = 10, rate: float = 1e-3) -> Dict[str, torch.Tensor]:
         out = self.folder / name

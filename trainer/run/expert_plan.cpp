@@ -16,9 +16,8 @@ constexpr size_t kDataGroupsMax = 64;  // of a job (shm/spec/spec_limits.h)
 
 // The keys of --moe, for each block with experts.
 Status TakeKeys(const std::string& moe, GptShape* shape) {
-  TP_ASSIGN_OR_RETURN(const MoeSizes all, ReadMoe(moe, shape->moe));
   if (shape->moe_layers.empty()) {
-    shape->moe = all;
+    TP_ASSIGN_OR_RETURN(shape->moe, ReadMoe(moe, shape->moe));
     if (shape->moe.width == 0) shape->moe.width = shape->llama.mlp;
     return {};
   }
