@@ -75,7 +75,7 @@ TEST_F(PipelineEstimate, PrintsThePlanAndWritesPictureAndProgram) {
 
   const std::string picture = Read(Path("step.svg"));
   EXPECT_THAT(picture, StartsWith("<svg xmlns=\"http://www.w3.org/2000/svg\""));
-  EXPECT_THAT(picture, HasSubstr("<rect class=\"backward\""));
+  EXPECT_THAT(picture, HasSubstr("<rect class=\"ink-complete\"")) << "work of backward";
   const std::string program = Read(Path("stages.lp"));
   EXPECT_THAT(program, HasSubstr("4 layers, 2 GPUs, 2 micro-batches"));
   EXPECT_THAT(program, HasSubstr("\nEnd\n"));

@@ -56,8 +56,8 @@ TEST_F(PlanEstimate, DrawsTheRcacheOverAStep) {
   EXPECT_THAT(output, HasSubstr("\npicture   " + Path("plan.svg")));
   const std::string svg = Read(Path("plan.svg"));
   EXPECT_THAT(svg, HasSubstr("small, fp32: --plan zero3, rank 0 of 1"));
-  for (const char* part : {"class=\"coming\"", "class=\"parameters\"", "class=\"gradients\"",
-                           "class=\"resident\"", "the first gradient", "</svg>"})
+  for (const char* part : {"class=\"ink-coming\"", "class=\"ink-held\"", "class=\"ink-going\"",
+                           "class=\"ink-resident\"", "the first gradient", "</svg>"})
     EXPECT_THAT(svg, HasSubstr(part));
 }
 
