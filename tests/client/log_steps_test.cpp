@@ -170,12 +170,13 @@ TEST_F(LogStepsTest, AFullOrFailingDriveEndsTheLogAndHoldsNobody) {
 
 TEST_F(LogStepsTest, ASyncThatNeverEndsIsNoticed) {
   Given given;
-  std::atomic<bool> hangs{true};
-  LogTask task = Task(given, [&](const char* operation, const std::string& path) {
+  // The thread that hangs has a share: it ends after the one that gave it up.
+  const auto hangs = std::make_shared<std::atomic<bool>>(true);
+  LogTask task = Task(given, [hangs](const char* operation, const std::string& path) {
     const bool first = path.find("steps-00000001") != std::string::npos;
     static std::atomic<int> syncs{0};
     if (std::string(operation) == "sync" && first && syncs++ > 0) {
-      while (hangs.load()) usleep(1000);
+      while (hangs->load()) usleep(1000);
     }
     return 0;
   });
@@ -187,8 +188,8 @@ TEST_F(LogStepsTest, ASyncThatNeverEndsIsNoticed) {
   EXPECT_EQ(logged.id(), ErrorId::kSaveFailed);
   EXPECT_NE(logged.what().find("does not answer"), std::string::npos);
   EXPECT_TRUE(given.left());
-  hangs.store(false);
-  usleep(20'000);
+  hangs->store(false);
+  while (hangs.use_count() > 1) usleep(1000);
 }
 
 TEST_F(LogStepsTest, PiecesThatNoServerGivesAreRefused) {
