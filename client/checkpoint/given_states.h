@@ -17,8 +17,7 @@
 
 namespace tidepool::client {
 
-// The server's answer. The server gives the states up if the channel is closed before its memory is
-// mapped and marked as being read (StreamHead::here).
+// The server's answer. The server ends the states at once when the channel is closed.
 struct GivenStates {
   ControlChannel channel;
   UniqueFd memory;      // shm::kStreamBytes; the states come through it (shm/state_stream.h)

@@ -1,9 +1,9 @@
 #include "trainer/run/expert_plan.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
+#include <span>
 
+#include "base/formats/content_hash.h"
 #include "trainer/model/llama_shape.h"
 #include "trainer/model/moe/moe_file.h"
 #include "trainer/model/moe/moe_layers.h"
@@ -13,6 +13,7 @@ namespace tidepool::trainer {
 namespace {
 
 constexpr size_t kDataGroupsMax = 64;  // of a job (shm/spec/spec_limits.h)
+constexpr size_t kHashDigits = 16;     // of a file's hash, in the note of a run
 
 // The keys of --moe, for each block with experts.
 Status TakeKeys(const std::string& moe, GptShape* shape) {
@@ -65,16 +66,14 @@ Result<GptShape> WithExperts(GptShape shape, const std::string& moe, const std::
 
 std::string NoteOfExperts(const GptShape& shape, const std::string& moe) {
   if (!IsMoeFile(moe)) return moe;
-  uint64_t hash = 0xCBF29CE484222325ULL;  // FNV-1a
+  std::string words;
   for (uint32_t layer = 0; layer < shape.layers; ++layer) {
     const MoeSizes block = MoeOf(shape, layer);
-    for (const char letter : MoeWords(block) + ",ep=" + std::to_string(block.ep) + "\n")
-      hash = (hash ^ static_cast<uint8_t>(letter)) * 0x100000001B3ULL;
+    words += MoeWords(block) + ",ep=" + std::to_string(block.ep) + "\n";
   }
 
-  std::array<char, 20> text{};
-  const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), hash, 16);
-  return "a file of hash " + std::string(text.data(), end);
+  const std::string hash = HexOf(HashOf(std::as_bytes(std::span(words))));
+  return "a file of hash " + hash.substr(0, kHashDigits);
 }
 
 Status CheckExpertRanks(const GptShape& shape, const RunOptions& options, uint32_t world) {

@@ -28,8 +28,8 @@ class SaveDesk {
   void Ask(AskStates event);
   // Begins the job's saves whose version is complete. True when one began or was refused.
   bool Poll(Job* job);
-  // Notes that the rank or process is gone; its stream, if any, then needs a reader that is already
-  // attached.
+  // Notes that the rank or process is gone. The stream of a rank then needs a reader that is
+  // already attached; that of a process that is no rank ends.
   void Forget(ConnectionId connection);
   // Notes a save that the checkpoint thread has finished.
   void End(const SaveResult& saved);
