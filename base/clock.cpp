@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "base/hot.h"
 #include "base/system/futex.h"
 
 namespace tidepool {
@@ -18,7 +19,7 @@ void Clock::SleepOnDescriptor(int descriptor, int16_t events, int64_t duration_n
   if (poll(&entry, 1, 0) == 0) SleepNs(duration_ns);
 }
 
-int64_t SteadyClock::NowNs() const {
+TP_HOT int64_t SteadyClock::NowNs() const {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<int64_t>(now.tv_sec) * kNsPerSecond + now.tv_nsec;

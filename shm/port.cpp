@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/hot.h"
 #include "base/planted.h"
 #include "base/system/futex.h"
 #include "base/units.h"
@@ -60,7 +61,7 @@ Result<std::unique_ptr<ServerPort>> ServerPort::Create(SessionId session, uint32
   return port;
 }
 
-PopResult ServerPort::PopNothing(uint64_t sequence) {
+TP_HOT PopResult ServerPort::PopNothing(uint64_t sequence) {
   // An honest client leaves only the item of the last lap here, or, in the first lap, nothing.
   const uint64_t last_lap =
       submissions_popped_ >= kRingEntries ? submissions_popped_ + 1 - kRingEntries : 0;
@@ -73,7 +74,7 @@ PopResult ServerPort::PopNothing(uint64_t sequence) {
   return PopResult::kEmpty;
 }
 
-void ServerPort::PublishPopped() {
+TP_HOT void ServerPort::PublishPopped() {
   submissions_published_ = submissions_popped_;
   Completions(*completion_)
       ->submissions_consumed.store(submissions_published_, std::memory_order_release);
@@ -91,7 +92,7 @@ bool ServerPort::FindRoom() {
   return ReadConsumed() && completions_pushed_ - completions_consumed_ < kRingEntries;
 }
 
-void ServerPort::Wake() {
+TP_HOT void ServerPort::Wake() {
   CompletionHeader* header = Completions(*completion_);
   header->wake_word.fetch_add(1, std::memory_order_seq_cst);
   if (SharedLoad(Submission(*submission_)->client_waiting, std::memory_order_seq_cst) != 0 &&
@@ -99,7 +100,7 @@ void ServerPort::Wake() {
     WakeWord(&header->wake_word);
 }
 
-void ServerPort::SetSleeping(bool sleeping) {
+TP_HOT void ServerPort::SetSleeping(bool sleeping) {
   auto& word = Completions(*completion_)->server_sleeping;
   if (!sleeping) return word.store(0, std::memory_order_relaxed);
   empty_looks_ = 0;

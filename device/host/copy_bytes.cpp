@@ -2,6 +2,8 @@
 
 #include <atomic>
 
+#include "base/hot.h"
+
 namespace tidepool::device {
 namespace {
 
@@ -11,7 +13,7 @@ std::atomic<CopyKernel> large_kernel{CopyKernel::kStreamPages};
 
 }  // namespace
 
-void CopyBytes(std::byte* dst, const std::byte* src, uint64_t bytes, uint64_t copy_bytes) {
+TP_HOT void CopyBytes(std::byte* dst, const std::byte* src, uint64_t bytes, uint64_t copy_bytes) {
   CopyWith(copy_bytes < kStreamingCopyMin ? CopyKernel::kMemcpy : LargeCopyKernel(), dst, src,
            bytes);
 }

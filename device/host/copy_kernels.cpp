@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/hot.h"
 #include "base/units.h"
 
 namespace tidepool::device {
@@ -88,7 +89,7 @@ std::vector<CopyKernel> CopyKernels() {
   return kernels;
 }
 
-void CopyWith(CopyKernel kernel, std::byte* dst, const std::byte* src, uint64_t bytes) {
+TP_HOT void CopyWith(CopyKernel kernel, std::byte* dst, const std::byte* src, uint64_t bytes) {
   if (bytes == 0) return;  // memcpy does not accept null
   if (kernel == CopyKernel::kMemcpy) {
     std::memcpy(dst, src, bytes);

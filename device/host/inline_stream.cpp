@@ -2,11 +2,12 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/hot.h"
 #include "base/units.h"
 
 namespace tidepool::device {
 
-void InlineStream::Copy(void* dst, const void* src, uint64_t bytes) {
+TP_HOT void InlineStream::Copy(void* dst, const void* src, uint64_t bytes) {
   queue_.Push({.kind = Operation::Kind::kCopy,
                .dst = static_cast<std::byte*>(dst),
                .src = static_cast<const std::byte*>(src),
@@ -32,7 +33,7 @@ void InlineStream::WriteFlag(Flag* flag, uint64_t value) {
   queue_.Push({.kind = Operation::Kind::kWriteFlag, .value = value, .write = flag});
 }
 
-Stream::Marker InlineStream::Record() {
+TP_HOT Stream::Marker InlineStream::Record() {
   queue_.Push({.kind = Operation::Kind::kMarker, .value = ++last_marker_});
   return last_marker_;
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/hot.h"
 
 namespace tidepool::device {
 
@@ -30,7 +31,7 @@ std::unique_ptr<const KernelCall> OperationQueue::CallOf(const Kernel& kernel,
   return call;
 }
 
-void OperationQueue::Push(Operation operation) {
+TP_HOT void OperationQueue::Push(Operation operation) {
   uint32_t filled = write_block_->filled.load(std::memory_order_relaxed);
   if (filled == kBlockOperations) {
     Block* fresh = spare_.exchange(nullptr, std::memory_order_acquire);
@@ -43,7 +44,7 @@ void OperationQueue::Push(Operation operation) {
   write_block_->filled.store(filled + 1, std::memory_order_release);
 }
 
-const Operation* OperationQueue::Front() {
+TP_HOT const Operation* OperationQueue::Front() {
   if (read_index_ == kBlockOperations) {
     Block* next = read_block_->next.load(std::memory_order_acquire);
     if (next == nullptr) return nullptr;
@@ -63,7 +64,7 @@ const Operation* OperationQueue::Front() {
              : nullptr;
 }
 
-void OperationQueue::Pop() {
+TP_HOT void OperationQueue::Pop() {
   read_block_->operations[read_index_].call.reset();
   read_block_->operations[read_index_].other.reset();
   ++read_index_;

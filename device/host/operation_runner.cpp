@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/hot.h"
 #include "base/planted.h"
 #include "device/host/copy_bytes.h"
 
@@ -19,7 +20,7 @@ bool Reached(const Flag* flag, uint64_t value) {
 
 }  // namespace
 
-OperationRunner::Progress OperationRunner::Run(uint64_t bytes_max) {
+TP_HOT OperationRunner::Progress OperationRunner::Run(uint64_t bytes_max) {
   Progress progress;
   uint64_t spent = 0;
   while (spent < bytes_max) {
@@ -42,8 +43,8 @@ OperationRunner::Progress OperationRunner::Run(uint64_t bytes_max) {
   return progress;
 }
 
-uint64_t OperationRunner::Execute(const Operation& operation, uint64_t bytes_max,
-                                  Progress* progress) {
+TP_HOT uint64_t OperationRunner::Execute(const Operation& operation, uint64_t bytes_max,
+                                         Progress* progress) {
   switch (operation.kind) {
     case Operation::Kind::kCopy: return CopyPiece(operation, bytes_max);
     case Operation::Kind::kZero: return ZeroPiece(operation, bytes_max);
@@ -88,7 +89,7 @@ uint64_t OperationRunner::KernelPiece(const Operation& operation, uint64_t bytes
   return cost;
 }
 
-uint64_t OperationRunner::CopyPiece(const Operation& operation, uint64_t bytes_max) {
+TP_HOT uint64_t OperationRunner::CopyPiece(const Operation& operation, uint64_t bytes_max) {
   const uint64_t piece = std::min(operation.value - moved_, bytes_max);
   std::byte* const dst = operation.dst + moved_;
   const std::byte* const src = operation.src + moved_;
@@ -99,7 +100,7 @@ uint64_t OperationRunner::CopyPiece(const Operation& operation, uint64_t bytes_m
   return std::max(piece, kOperationCost);
 }
 
-void OperationRunner::Moved(const Operation& operation, uint64_t count) {
+TP_HOT void OperationRunner::Moved(const Operation& operation, uint64_t count) {
   moved_ += count;
   if (moved_ == operation.value || TP_PLANTED("device.piece_taken_for_whole")) {
     moved_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/hot.h"
 #include "memserver/keeper/keeper_messages.h"
 
 namespace tidepool::memserver {
@@ -40,7 +41,7 @@ Share& Job::RootShare(size_t root, LaneWay way) {
   return root_shares[root][static_cast<size_t>(way)];
 }
 
-bool Job::HasSlots() const {
+TP_HOT bool Job::HasSlots() const {
   return std::any_of(slots.begin(), slots.end(),
                      [](const SessionSlot* slot) { return slot != nullptr; });
 }
@@ -53,7 +54,7 @@ bool Job::HasGpuCopies() const {
   return gpus.moving() || std::any_of(slots.begin(), slots.end(), copies);
 }
 
-bool Job::HasRanks() const {
+TP_HOT bool Job::HasRanks() const {
   for (Rank rank = 0; rank < slots.size(); ++rank) {
     if (slots[rank] != nullptr || IsAwaited(rank)) return true;
   }
@@ -78,7 +79,7 @@ bool Job::AllLeftWell() const {
   return states->record().ranks_left_well.load(std::memory_order_relaxed) == all;
 }
 
-RunState Job::run() const {
+TP_HOT RunState Job::run() const {
   return IsRecorded() ? static_cast<RunState>(states->record().run.load(std::memory_order_relaxed))
                       : RunState::kWhole;
 }

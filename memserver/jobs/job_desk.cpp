@@ -4,6 +4,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/hot.h"
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
@@ -162,7 +163,7 @@ void JobDesk::Stop() {
   context_.Send(Stopped{});
 }
 
-bool JobDesk::PollJob(Job* job) {
+TP_HOT bool JobDesk::PollJob(Job* job) {
   bool worked = life_.PollAwaited(job);
   worked |= SettleUnwritten(context_, job);
   worked |= slots_.EndFailed(job);
@@ -174,7 +175,7 @@ bool JobDesk::PollJob(Job* job) {
   return saves_.Poll(job) || worked;
 }
 
-bool JobDesk::PollJobs() {
+TP_HOT bool JobDesk::PollJobs() {
   bool worked = demotions_.Poll(queue_.waiting());
   if (tables_->handing_over) return EndHandOver() || worked;
   worked |= queue_.Poll();
@@ -202,7 +203,7 @@ bool JobDesk::PollJobs() {
   return worked;
 }
 
-bool JobDesk::PollSnapshot() {
+TP_HOT bool JobDesk::PollSnapshot() {
   if (!snapshots_.asked()) return false;
   if (auto built = snapshots_.Progress()) context_.Send(SnapshotReady{std::move(built)});
   return true;

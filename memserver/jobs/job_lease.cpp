@@ -2,11 +2,12 @@
 
 #include <algorithm>
 
+#include "base/hot.h"
 #include "base/planted.h"
 
 namespace tidepool::memserver {
 
-std::optional<int64_t> LeaseEndNs(const Job& job, const LoopOptions& options) {
+TP_HOT std::optional<int64_t> LeaseEndNs(const Job& job, const LoopOptions& options) {
   if (job.phase != JobPhase::kOpen || job.HasRanks()) return std::nullopt;
   const bool without_end = job.suspended_by_operator || TP_PLANTED("jobs.suspended_for_ever");
   if (job.suspended && without_end) return kKeptWithoutEnd;

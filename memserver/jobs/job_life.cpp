@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/buggify.h"
+#include "base/hot.h"
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
@@ -33,7 +34,7 @@ uint64_t JobLife::PartOf(uint64_t all) const {
   return all / static_cast<uint64_t>(std::count_if(jobs.begin(), jobs.end(), is_made)) + 1;
 }
 
-bool JobLife::Make(Job* job) {
+TP_HOT bool JobLife::Make(Job* job) {
   if (job->phase != JobPhase::kZeroing) return false;
   if (job->states->laid_out() || (job->zeroed && TP_PLANTED("jobs.opened_half_made")))
     return job->zeroed && Open(job);
@@ -132,7 +133,7 @@ void JobLife::LoseAwaited(Job* job, Rank rank, const char* cause) {
   NoteRankLeft(job, rank, Leaving::kLost);
 }
 
-bool JobLife::PollAwaited(Job* job) {
+TP_HOT bool JobLife::PollAwaited(Job* job) {
   const bool complete = std::none_of(job->slots.begin(), job->slots.end(),
                                      [](const SessionSlot* slot) { return slot == nullptr; });
   if (job->phase != JobPhase::kOpen || complete) return false;  // as in nearly all turns
@@ -173,7 +174,7 @@ void JobLife::BeginRemoval(Job* job) {
   for (const RunningSteps& steps : job->running_steps) steps.feed->Close();
 }
 
-bool JobLife::EraseIfUnused(Job* job) {
+TP_HOT bool JobLife::EraseIfUnused(Job* job) {
   // Nobody takes the room of jobs that end with the server.
   const bool at_work = demotions_->mover().job() == job->id || (job->being_zeroed && !IsEnding());
   if (job->phase != JobPhase::kRemoving || !IsUnused(*job) || at_work ||
@@ -196,7 +197,7 @@ bool JobLife::EraseIfUnused(Job* job) {
   return true;
 }
 
-bool JobLife::EndLease(Job* job) {
+TP_HOT bool JobLife::EndLease(Job* job) {
   const std::optional<int64_t> lease_end = LeaseEndNs(*job, context_.options);
   if (!lease_end || context_.neighbours.clock->NowNs() < *lease_end ||
       TP_PLANTED("jobs.lease_never_ends"))

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/hot.h"
 #include "base/log.h"
 #include "memserver/jobs/admission/build_ledger.h"
 
@@ -41,7 +42,7 @@ void TellUnwritten(const StateTier& tier, const Job& job, const SpillQueue::Unwr
 
 }  // namespace
 
-bool SettleUnwritten(const DeskContext& context, Job* job) {
+TP_HOT bool SettleUnwritten(const DeskContext& context, Job* job) {
   if (!job->states->spills()) return false;
   bool settled = false;
   SpillQueue::Unwritten piece;

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/hot.h"
 #include "base/system/last_words.h"
 
 namespace tidepool::memserver {
@@ -41,7 +42,7 @@ void WakeSet::Remove(int fd) {
   Control(epoll_.get(), EPOLL_CTL_DEL, fd, 0);
 }
 
-bool WakeSet::Wait(int64_t timeout_ns) {
+TP_HOT bool WakeSet::Wait(int64_t timeout_ns) {
   std::array<epoll_event, kReadyMax> ready;
   if (timeout_ns < kNsPerMs) {
     // epoll_wait counts in milliseconds. Events are consumed below in any case: a shared descriptor

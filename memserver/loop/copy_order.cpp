@@ -1,8 +1,10 @@
 #include "memserver/loop/copy_order.h"
 
+#include "base/hot.h"
+
 namespace tidepool::memserver {
 
-bool CopyOrder::Begin() {
+TP_HOT bool CopyOrder::Begin() {
   queues_.resize(tables_->roots.size());
   bool worked = false;
   for (size_t root = 0; root < queues_.size(); ++root) {

@@ -4,6 +4,7 @@
 
 #include "base/buggify.h"
 #include "base/check.h"
+#include "base/hot.h"
 #include "base/point.h"
 #include "memserver/loop/resent_requests.h"
 #include "memserver/loop/step_requests.h"
@@ -41,7 +42,7 @@ void EndPutRequest(SessionSlot* slot, const Copy& copy) {
   Answer(slot, Success(copy.request, copy.bytes));
 }
 
-const char* CheckFetchRequest(SessionSlot* slot, const Request& request) {
+TP_HOT const char* CheckFetchRequest(SessionSlot* slot, const Request& request) {
   JobStates& states = *slot->job->states;
   const char* why = CheckFetch(states, request);
   if (why == nullptr && states.window().Covers(request.chunk))
@@ -54,7 +55,7 @@ void CountFetch(Job* job, const Request& request) {
   job->open_traffic.bytes += request.element_count * BytesOf(job->spec().DTypeOf(request.chunk));
 }
 
-Start StartFetchRequest(SessionSlot* slot, const Request& request) {
+TP_HOT Start StartFetchRequest(SessionSlot* slot, const Request& request) {
   JobStates& states = *slot->job->states;
   // A broken run makes no further step, and weights that a lost rank did not put stay incomplete.
   // No chunk is fetched before all weights have arrived, not even a complete one.
@@ -65,7 +66,7 @@ Start StartFetchRequest(SessionSlot* slot, const Request& request) {
   return start;
 }
 
-void EndFetchRequest(SessionSlot* slot, const Copy& copy) {
+TP_HOT void EndFetchRequest(SessionSlot* slot, const Copy& copy) {
   EndFetch(slot->job->states.get(), slot->session.get(), copy);
   Answer(slot, Success(copy.request, copy.bytes));
 }
@@ -157,7 +158,7 @@ const CopyOp& RowOf(const SessionSlot* slot, const Request& request) {
 }
 
 // Answers or starts the request; true if it must (still) wait.
-bool StartOrWait(SessionSlot* slot, const Request& request) {
+TP_HOT bool StartOrWait(SessionSlot* slot, const Request& request) {
   switch (RowOf(slot, request).start(slot, request)) {
     case Start::kStarted: return false;
     case Start::kWait: return true;
@@ -184,10 +185,9 @@ bool StartOrWait(SessionSlot* slot, const Request& request) {
 
 }  // namespace
 
-bool Dispatcher::TakeRequests(SessionSlot* slot, uint32_t requests_max) {
+TP_HOT bool Dispatcher::TakeRequests(SessionSlot* slot, uint32_t requests_max) {
   Request request;
   uint32_t taken = 0;
-  slot->session->lane().Record(slot->job->spans, slot->rank);
   if (TP_BUGGIFY("dispatcher.one_request")) requests_max = 1;
 
   while (taken < requests_max && slot->violation == nullptr) {
@@ -197,6 +197,8 @@ bool Dispatcher::TakeRequests(SessionSlot* slot, uint32_t requests_max) {
     TP_POINT("server.request_taken");
     Handle(slot, request);
   }
+
+  if (slot->violation != nullptr) ++consequences_;
   return taken > 0 || slot->violation != nullptr;
 }
 
@@ -215,7 +217,7 @@ uint32_t FirstWith(uint32_t op) {
 
 }  // namespace
 
-void Dispatcher::Handle(SessionSlot* slot, const Request& request) {
+TP_HOT void Dispatcher::Handle(SessionSlot* slot, const Request& request) {
   const uint32_t protocol = slot->session->port().protocol();
   const bool too_new = shm::IsSummed(request) && protocol < shm::kAbiSteps;
   if (request.op < shm::kOpMin || request.op > shm::kOpMax || protocol < FirstWith(request.op) ||
@@ -226,7 +228,10 @@ void Dispatcher::Handle(SessionSlot* slot, const Request& request) {
   slot->violation = CheckFlags(request, protocol);
   if (slot->violation != nullptr) return;
 
-  if (IsOfStep(request)) return HandleStepRequest(slot, request);
+  if (IsOfStep(request)) {
+    ++consequences_;
+    return HandleStepRequest(slot, request);
+  }
   if (shm::UsesAhead(request) != 0 && !slot->session->is_brought()) {
     slot->violation = "a fetch into memory that the server made says how soon it is used";
     return;
@@ -259,10 +264,11 @@ void Dispatcher::Handle(SessionSlot* slot, const Request& request) {
 }
 
 // Checks the operation's own rules, then starts the request, or parks it.
-void Dispatcher::StartChecked(SessionSlot* slot, const Request& request) {
+TP_HOT void Dispatcher::StartChecked(SessionSlot* slot, const Request& request) {
   slot->violation = RowOf(slot, request).check(slot, request);
   if (slot->violation != nullptr) return;
   Session& session = *slot->session;
+  if (request.op != static_cast<uint32_t>(shm::Op::kFetch)) ++consequences_;
   if (session.IsOrdered(request)) {
     const shm::JobSpec& spec = slot->job->spec();
     const bool is_gradient = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);
@@ -273,6 +279,7 @@ void Dispatcher::StartChecked(SessionSlot* slot, const Request& request) {
   }
 
   if (!session.waiting().IsBehind(request) && !StartOrWait(slot, request)) return;
+  ++consequences_;
   session.waiting().Add(request);
   slot->job->states->Await(request.chunk);
   ++session.requests_parked;
@@ -296,7 +303,7 @@ uint64_t Dispatcher::BeginHeld(SessionSlot* slot, const Request& held) {
   return session.lane().bytes_started() - before + kRequestCost;
 }
 
-bool Dispatcher::RetryParked(SessionSlot* slot) {
+TP_HOT bool Dispatcher::RetryParked(SessionSlot* slot) {
   Session& session = *slot->session;
   const uint64_t changes = slot->job->Changes();
   if (session.seen_changes == changes) return false;
@@ -319,7 +326,7 @@ bool Dispatcher::RetryParked(SessionSlot* slot) {
   return true;
 }
 
-bool Dispatcher::EndCopies(SessionSlot* slot) {
+TP_HOT bool Dispatcher::EndCopies(SessionSlot* slot) {
   Copy copy;
   bool ended = false;
   while (slot->session->lane().TakeDone(&copy)) {

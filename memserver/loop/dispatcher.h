@@ -21,10 +21,14 @@ class Dispatcher {
   bool RetryParked(SessionSlot* slot);
   // Answers the requests whose copies have ended. True if there was one.
   bool EndCopies(SessionSlot* slot);
+  // Grows with every request that may leave work to the turn: all but fetches that need not wait.
+  uint64_t consequences() const { return consequences_; }
 
  private:
   void Handle(SessionSlot* slot, const shm::Request& request);
   void StartChecked(SessionSlot* slot, const shm::Request& request);
+
+  uint64_t consequences_ = 0;
 };
 
 }  // namespace tidepool::memserver

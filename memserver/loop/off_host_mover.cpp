@@ -4,6 +4,7 @@
 
 #include "base/buggify.h"
 #include "base/check.h"
+#include "base/hot.h"
 #include "base/log.h"
 #include "memserver/loop/updated_chunk.h"
 
@@ -62,7 +63,7 @@ Job& OffHostMover::JobOf(JobId id) const {
   return *job;
 }
 
-bool OffHostMover::PollTier() {
+TP_HOT bool OffHostMover::PollTier() {
   if (neighbours_.tier == nullptr) return false;
   bool worked = neighbours_.tier->Progress();
   TierLate late;
@@ -192,7 +193,7 @@ bool OffHostMover::PollScrub() {
                                  neighbours_.clock->NowNs());
 }
 
-bool OffHostMover::PollGpus() {
+TP_HOT bool OffHostMover::PollGpus() {
   bool worked = false, any = false;
   for (const auto& job : tables_->jobs) {
     if (!job->states->uses_gpus()) continue;

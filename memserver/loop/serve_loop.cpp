@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "base/buggify.h"
+#include "base/hot.h"
 #include "base/system/last_words.h"
 #include "base/planted.h"
 #include "memserver/jobs/job_recovery.h"
@@ -16,6 +17,12 @@ constexpr uint32_t kIdleTurnsPerClockRead = 16;
 int64_t SpinNs(int64_t wanted) {
   if (wanted >= 0) return wanted;
   return std::thread::hardware_concurrency() <= kFewCores ? kSpinNsFewCores : kSpinNsManyCores;
+}
+
+// True if fetches of its ranks leave no work to others: all of its weights are in host memory for
+// good.
+bool FetchesLeaveNothing(const Job& job) {
+  return !job.states->window().any() && job.spec().frozen.empty();
 }
 
 }  // namespace
@@ -49,23 +56,23 @@ Status ServeLoop::Recover(const IndexContents& contents, std::span<const HeldMem
   return Status();
 }
 
-bool ServeLoop::Turn() {
-  const int64_t begin = neighbours_.clock->NowNs();
+TP_HOT bool ServeLoop::Turn() {
+  turned_ns_ = neighbours_.clock->NowNs();
   const bool worked = DoTurn();
   // An idle turn may wait for a GPU driver, so it is counted too. Without GPUs only turns that did
   // something can take long.
   if (!worked && tables_.gpus.empty()) return false;
-  CountTurn(neighbours_.clock->NowNs() - begin);
+  CountTurn(neighbours_.clock->NowNs() - turned_ns_);
   return worked;
 }
 
-void ServeLoop::CountTurn(int64_t took_ns) {
+TP_HOT void ServeLoop::CountTurn(int64_t took_ns) {
   if (took_ns <= kLongTurnNs) return;
   ++tables_.counters.long_turns;
   tables_.counters.longest_turn_ns = std::max(tables_.counters.longest_turn_ns, took_ns);
 }
 
-bool ServeLoop::DoTurn() {
+TP_HOT bool ServeLoop::DoTurn() {
   ++tables_.counters.turns;
   bool worked = TakeControlEvents();
   worked |= TakeSaved();
@@ -74,7 +81,7 @@ bool ServeLoop::DoTurn() {
   worked |= off_host_.PollGpus();
 
   if (!tables_.handing_over) {
-    worked |= ServeSlots();
+    worked |= ServeSlots(kRequestsPerTurn);
     worked |= steps_.FinishSteps();
     worked |= steps_.FeedTeam();
   }
@@ -88,13 +95,13 @@ bool ServeLoop::DoTurn() {
   return worked;
 }
 
-void ServeLoop::WakeAnswered() {
+TP_HOT void ServeLoop::WakeAnswered() {
   for (const auto& slot : tables_.slots) {
     if (slot->session != nullptr) slot->session->WakeIfAnswered();
   }
 }
 
-bool ServeLoop::TakeControlEvents() {
+TP_HOT bool ServeLoop::TakeControlEvents() {
   if (next_event_ == events_.size()) {
     next_event_ = 0;
     if (!neighbours_.events->TakeAll(&events_)) return false;
@@ -105,26 +112,26 @@ bool ServeLoop::TakeControlEvents() {
   return true;
 }
 
-bool ServeLoop::TakeSaved() {
+TP_HOT bool ServeLoop::TakeSaved() {
   if (!neighbours_.saved->TakeAll(&saved_)) return false;
   for (const SaveResult& saved : saved_) desk_.HandleSaved(saved);
   return true;
 }
 
-bool ServeLoop::ServeSlots() {
+TP_HOT bool ServeLoop::ServeSlots(uint32_t requests_max) {
   const size_t count = tables_.slots.size();
   if (count == 0) return false;
   bool worked = false;
 
   if (JobsCompete()) {
-    worked = ServeInShares();
+    worked = ServeInShares(requests_max);
   } else {
     first_slot_ = (first_slot_ + 1) % count;
     for (size_t i = 0; i < count; ++i) {
       SessionSlot* slot = tables_.slots[(first_slot_ + i) % count].get();
       if (slot->session == nullptr || slot->violation != nullptr) continue;
       worked |= dispatcher_.EndCopies(slot);
-      worked |= TakeAll(slot);
+      worked |= TakeNew(slot, requests_max);
       worked |= ProgressCopies(slot);
     }
   }
@@ -132,19 +139,19 @@ bool ServeLoop::ServeSlots() {
   return gpu_copies_.Begin() || worked;
 }
 
-bool ServeLoop::TakeAll(SessionSlot* slot) {
+TP_HOT bool ServeLoop::TakeNew(SessionSlot* slot, uint32_t requests_max) {
   if (slot->job->suspended || slot->leaving) return false;
   const bool retried = dispatcher_.RetryParked(slot);
-  return dispatcher_.TakeRequests(slot, kRequestsPerTurn) || retried;
+  return dispatcher_.TakeRequests(slot, requests_max) || retried;
 }
 
-bool ServeLoop::ProgressCopies(SessionSlot* slot) {
+TP_HOT bool ServeLoop::ProgressCopies(SessionSlot* slot) {
   if (!slot->session->lane().Progress(kCopyBytesPerTurn)) return false;
   dispatcher_.EndCopies(slot);
   return true;
 }
 
-bool ServeLoop::JobsCompete() const {
+TP_HOT bool ServeLoop::JobsCompete() const {
   const Job* first = tables_.slots.front()->job;
   return std::any_of(tables_.slots.begin(), tables_.slots.end(),
                      [first](const auto& slot) { return slot->job != first; });
@@ -152,7 +159,7 @@ bool ServeLoop::JobsCompete() const {
 
 // Decides alone who may begin a copy; copies in flight continue by themselves. So the shares hold,
 // whichever thread copies.
-bool ServeLoop::ServeInShares() {
+bool ServeLoop::ServeInShares(uint32_t requests_max) {
   bool worked = false;
   uint64_t in_flight = 0, most = options_.shared_copy_bytes;
   for (const auto& slot : tables_.slots) {
@@ -160,7 +167,7 @@ bool ServeLoop::ServeInShares() {
     worked |= dispatcher_.EndCopies(slot.get());
     // Its copies begin in the order of its root complex, which has its own bounds.
     if (slot->session->is_brought()) {
-      if (TakeAll(slot.get())) {
+      if (TakeNew(slot.get(), requests_max)) {
         worked = true;
         steps_.HoldWorkersFor(*slot->job);
       }
@@ -179,8 +186,7 @@ bool ServeLoop::ServeInShares() {
     return bytes;
   };
 
-  for (size_t left = kRequestsPerTurn * tables_.slots.size(); left > 0 && in_flight < most;
-       --left) {
+  for (size_t left = requests_max * tables_.slots.size(); left > 0 && in_flight < most; --left) {
     if (!copies_.Serve(tables_.jobs.size(), share, take)) break;
     worked = true;
   }
@@ -229,7 +235,7 @@ uint64_t ServeLoop::ServeOneSlot(Job* job) {
   return 0;
 }
 
-bool ServeLoop::RunInlineWork() {
+TP_HOT bool ServeLoop::RunInlineWork() {
   if (!neighbours_.team->is_inline() || !options_.run_inline_work ||
       neighbours_.team->waiting() == 0)
     return false;
@@ -255,7 +261,7 @@ void ServeLoop::Run() {
   }
 }
 
-bool ServeLoop::CanSleep() const {
+TP_HOT bool ServeLoop::CanSleep() const {
   return std::all_of(tables_.slots.begin(), tables_.slots.end(), [](const auto& slot) {
     return slot->session == nullptr || slot->session->lane().size() == 0 ||
            slot->session->lane().event_fd() >= 0 || slot->session->is_brought();
@@ -263,7 +269,7 @@ bool ServeLoop::CanSleep() const {
 }
 
 // Flags and copies of a GPU raise no event, so the loop polls them.
-bool ServeLoop::MustPoll() const {
+TP_HOT bool ServeLoop::MustPoll() const {
   if (tables_.gpus.empty()) return false;
   return std::any_of(tables_.slots.begin(), tables_.slots.end(),
                      [](const auto& slot) {
@@ -302,29 +308,45 @@ void ServeLoop::ClearEvents() {
   }
 }
 
-void ServeLoop::AnnounceSleep(bool sleeping) {
+TP_HOT void ServeLoop::AnnounceSleep(bool sleeping) {
   for (const auto& slot : tables_.slots) {
     if (slot->session != nullptr) slot->session->port().SetSleeping(sleeping);
   }
 }
 
-// After a sleep, answers the clients before anything else: data read between the wake-up and the
-// answer has left the caches, and if the system woke the loop on the client's own CPU, the client
-// runs only when the loop sleeps again. Returns false if requests come so often that spinning is
-// better.
-bool ServeLoop::AnswerAndSleep() {
-  if (tables_.handing_over || tables_.slots.empty()) return false;
-  const int64_t begin = neighbours_.clock->NowNs();
-  ServeSlots();
-  WakeAnswered();
-  AnnounceSleep(true);  // a client rings once for each announced sleep
+// Nothing is under way, and all that the clients' next fetches change is their own memory.
+TP_HOT bool ServeLoop::AtRest() const {
+  return std::all_of(tables_.slots.begin(), tables_.slots.end(), [](const auto& slot) {
+    return slot->session != nullptr && slot->session->lane().size() == 0 &&
+           FetchesLeaveNothing(*slot->job);
+  });
+}
 
+// After a sleep, answers the clients before anything else: data read between the wake-up and the
+// answer has left the caches, the clock's too, and if the system woke the loop on the client's own
+// CPU, the client runs only when the loop sleeps again.
+TP_HOT ServeLoop::Next ServeLoop::Answer(bool at_rest) {
+  if (tables_.handing_over || tables_.slots.empty()) return Next::kSpin;
+  const uint64_t consequences = dispatcher_.consequences();
+  const bool answered = ServeSlots(/*requests_max=*/1);
+  WakeAnswered();
+  const int64_t begin = neighbours_.clock->NowNs();
+
+  AnnounceSleep(true);  // a client rings once for each announced sleep
+  const bool more = ServeSlots(kRequestsPerTurn);
+  if (more) WakeAnswered();
   const int64_t now = neighbours_.clock->NowNs();
   if (!TP_PLANTED("loop.answer_uncounted")) CountTurn(now - begin);
+
   // The spin budget is updated for this silence.
-  if (now - idle_since_ns_ <= kLongSilenceNs) return false;
+  if (now - idle_since_ns_ <= kLongSilenceNs) return Next::kSpin;
   idle_since_ns_ = now;
-  return true;
+
+  const bool only_fetched =
+      dispatcher_.consequences() == consequences || TP_PLANTED("loop.answer_without_its_work");
+  const bool turn_is_due = now - turned_ns_ >= kSleepNsMax;
+  return at_rest && answered && !more && only_fetched && AtRest() && !turn_is_due ? Next::kSleep
+                                                                                  : Next::kTurn;
 }
 
 // Items queued after the flags were set and the events cleared make a descriptor readable; the turn
@@ -338,16 +360,20 @@ void ServeLoop::Sleep() {
   AnnounceSleep(true);
   ClearEvents();
 
-  while (!Turn() && CanSleep()) {
+  Next next = Next::kTurn;
+  while (next == Next::kSleep || (next == Next::kTurn && !Turn() && CanSleep())) {
     const bool polls = MustPoll();
     const int64_t held_ns = steps_.held_until_ns() > 0 ? kHeldForHighNs : INT64_MAX;
-    const bool only_clients =
-        tables_.wake_set.Wait(polls ? kGpuPollNs : std::min(sleep_ns, held_ns));
+    const int64_t limit_ns = polls ? kGpuPollNs : std::min(sleep_ns, held_ns);
+    // Nothing is under way, and nothing is due before the longest sleep ends.
+    const bool at_rest = limit_ns == kSleepNsMax && AtRest();
+    const bool only_clients = tables_.wake_set.Wait(limit_ns);
 
     if (polls) {
       ClearEvents();
-    } else if (!only_clients || !AnswerAndSleep()) {
-      break;
+      next = Next::kTurn;
+    } else {
+      next = only_clients ? Answer(at_rest) : Next::kSpin;
     }
   }
   AnnounceSleep(false);

@@ -51,11 +51,13 @@ class ServeLoop {
   void CountTurn(int64_t took_ns);
   bool TakeControlEvents();
   bool TakeSaved();
-  bool ServeSlots();
-  // Takes all requests of a rank whose job has no competitor for copies.
-  bool TakeAll(SessionSlot* slot);
+  // Serves every rank once; takes at most `requests_max` new requests of each. True if it did
+  // something.
+  bool ServeSlots(uint32_t requests_max);
+  // Takes new requests of a rank whose job has no competitor for copies.
+  bool TakeNew(SessionSlot* slot, uint32_t requests_max);
   // ServeSlots if several jobs have ranks: they begin copies by their jobs' shares.
-  bool ServeInShares();
+  bool ServeInShares(uint32_t requests_max);
   bool ServeOutOfTurn();
   uint64_t ServeOneSlot(Job* job);
   bool JobsCompete() const;
@@ -63,7 +65,12 @@ class ServeLoop {
   bool RunInlineWork();
   void WakeAnswered();
   void Sleep();
-  bool AnswerAndSleep();
+  // What follows an answer to the clients that ended a sleep: more requests may come at once; other
+  // work may be left; nothing is left.
+  enum class Next { kSpin, kTurn, kSleep };
+  // `at_rest`: what AtRest said before the sleep.
+  Next Answer(bool at_rest);
+  bool AtRest() const;
   void AnnounceSleep(bool sleeping);
   void ClearEvents();
   bool WatchNewSlots();
@@ -82,6 +89,7 @@ class ServeLoop {
   size_t next_event_ = 0;
   std::vector<SaveResult> saved_;
   size_t first_slot_ = 0;
+  int64_t turned_ns_ = 0;  // begin of the last turn
   // When the loop first found nothing to do, or when the last silence ended.
   int64_t idle_since_ns_ = 0;
   FairShare copies_;  // for copies on the host

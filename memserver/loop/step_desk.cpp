@@ -5,6 +5,7 @@
 
 #include "base/buggify.h"
 #include "base/check.h"
+#include "base/hot.h"
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
@@ -47,7 +48,7 @@ Span SpanOf(const WorkDone& done) {
 
 }  // namespace
 
-bool StepDesk::FinishSteps() {
+TP_HOT bool StepDesk::FinishSteps() {
   bool worked = false;
   for (const auto& job : tables_->jobs) {
     if (job->phase != JobPhase::kOpen) continue;
@@ -119,7 +120,7 @@ void StepDesk::AnswerStep(Job* job, const StepRecord& record, ErrorId error) {
   TP_POINT("server.step_answered");
 }
 
-bool StepDesk::TakeDone() {
+TP_HOT bool StepDesk::TakeDone() {
   if (!neighbours_.team->TakeDone(&done_)) return false;
   for (const WorkDone& done : done_) EndWork(done);
   return true;
@@ -155,7 +156,7 @@ void StepDesk::EndWork(const WorkDone& done) {
   }
 }
 
-bool StepDesk::NextHash(Job* job, Work* work) {
+TP_HOT bool StepDesk::NextHash(Job* job, Work* work) {
   uint64_t begin = 0, bytes = 0;
   const FrozenChunk* chunk = tables_->frozen->NextHash(job->id, &begin, &bytes);
   if (chunk == nullptr) return false;
@@ -174,7 +175,7 @@ void StepDesk::EndHash(const Job& job, const WorkDone& done) {
           {{"job", job.id}, {"content", HexOf(chunk->name.content)}, {"bytes", chunk->name.bytes}});
 }
 
-bool StepDesk::NextNarrow(Job* job, Work* work) {
+TP_HOT bool StepDesk::NextNarrow(Job* job, Work* work) {
   if (job->narrows.empty()) return false;
   const NarrowTask task = job->narrows.Front();
   job->narrows.Pop();
@@ -190,7 +191,7 @@ bool StepDesk::NextNarrow(Job* job, Work* work) {
   return true;
 }
 
-bool StepDesk::NextWork(Job* job, Work* work) {
+TP_HOT bool StepDesk::NextWork(Job* job, Work* work) {
   if (job->phase != JobPhase::kOpen) return false;
   // Demotion continues for a suspended job too, since others wait for its room.
   if (demotion_->job() == job->id &&

@@ -1,5 +1,6 @@
 #include "memserver/loop/step_requests.h"
 
+#include "base/hot.h"
 #include "base/planted.h"
 #include "base/point.h"
 #include "memserver/loop/resent_requests.h"
@@ -92,7 +93,7 @@ void EndStep(SessionSlot* slot, const shm::EndStepRequest& request) {
 
 }  // namespace
 
-bool IsOfStep(const Request& request) {
+TP_HOT bool IsOfStep(const Request& request) {
   return request.op == static_cast<uint32_t>(shm::Op::kEndStep) ||
          request.op == static_cast<uint32_t>(shm::Op::kBeginAt) || shm::IsStepNumbers(request);
 }

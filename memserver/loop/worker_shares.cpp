@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "base/hot.h"
+
 namespace tidepool::memserver {
 
 // The highest priority of the jobs that have ranks.
-Priority WorkerShares::HighestPresent() const {
+TP_HOT Priority WorkerShares::HighestPresent() const {
   Priority highest = Priority::kLow;
   for (const auto& job : tables_->jobs) {
     if (job->worker_share.priority > highest && !job->suspended && job->HasSlots())
@@ -38,7 +40,7 @@ Priority WorkerShares::HighestAsking() const {
 
 // True if the team has so much work of lower priorities that more of it would only wait, and delay
 // work of `highest`.
-bool WorkerShares::TeamHasEnoughBelow(Priority highest) const {
+TP_HOT bool WorkerShares::TeamHasEnoughBelow(Priority highest) const {
   const uint64_t workers = std::max(neighbours_.team->threads(), 1U);
   uint64_t items = 0, bytes = 0;
   for (const auto& job : tables_->jobs) {
@@ -73,7 +75,7 @@ bool WorkerShares::GiveBesideHigh(Priority asking) {
 
 // Gives the job's next work to the team, which does it at a lower priority than jobs of priority
 // `asking`. Returns the bytes that it touches; 0: there is none.
-uint64_t WorkerShares::Give(Job* job, Priority asking) {
+TP_HOT uint64_t WorkerShares::Give(Job* job, Priority asking) {
   Work work;
   if (!next_work_(job, &work)) return 0;
   work.background = job->worker_share.priority < asking;
@@ -85,7 +87,7 @@ uint64_t WorkerShares::Give(Job* job, Priority asking) {
   return bytes;
 }
 
-bool WorkerShares::FeedTeam() {
+TP_HOT bool WorkerShares::FeedTeam() {
   if (!neighbours_.team->HasRoom()) return false;
   if (held_until_ns_ > 0 && neighbours_.clock->NowNs() >= held_until_ns_) held_until_ns_ = 0;
   const bool held = held_until_ns_ > 0;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/hot.h"
 #include "base/planted.h"
 #include "base/units.h"
 #include "shm/spec/gpu_states.h"
@@ -113,7 +114,7 @@ Status ChunkTable::Recover(Version sealed, FallbackSlots* fallback_slots) {
                                              " lacks weights, and has some of the version before");
 }
 
-const std::byte* ChunkTable::ParameterBytes(const Chunk& chunk, uint64_t element) const {
+TP_HOT const std::byte* ChunkTable::ParameterBytes(const Chunk& chunk, uint64_t element) const {
   if (chunk.planes.param16 == nullptr) return chunk.planes.master + element * sizeof(float);
   return chunk.planes.param16 + element * BytesOf(chunk.dtype);
 }

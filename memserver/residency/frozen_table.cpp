@@ -9,6 +9,7 @@
 
 #include "base/buggify.h"
 #include "base/check.h"
+#include "base/hot.h"
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
@@ -183,7 +184,7 @@ void FrozenTable::LetGo(FrozenHold* hold) {
   if (!TP_BUGGIFY("residency.let_go_later")) ReleaseMore(at_once ? UINT32_MAX : kRowsPerTurn);
 }
 
-bool FrozenTable::ReleaseMore(uint32_t rows) {
+TP_HOT bool FrozenTable::ReleaseMore(uint32_t rows) {
   const size_t before = leaving_.size();
   for (; rows > 0 && !leaving_.empty(); --rows) {
     FrozenChunk* const chunk = leaving_.back();
@@ -318,7 +319,7 @@ void FrozenTable::EndUpload(FrozenChunk* chunk) {
   ++changes_;
 }
 
-FrozenChunk* FrozenTable::NextHash(JobId job, uint64_t* begin, uint64_t* bytes) {
+TP_HOT FrozenChunk* FrozenTable::NextHash(JobId job, uint64_t* begin, uint64_t* bytes) {
   for (FrozenChunk* chunk : uploads_) {
     if (chunk->uploader_job != job || chunk->at_worker || chunk->hashed == chunk->filled) continue;
     *begin = chunk->hashed;

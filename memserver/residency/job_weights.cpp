@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/hot.h"
 #include "base/planted.h"
 
 namespace tidepool::memserver {
@@ -68,7 +69,7 @@ std::byte* JobWeights::PutHighBytes(ChunkId id, uint64_t element) const {
   return plane + element * BytesOf(At(id).dtype);
 }
 
-bool JobWeights::HoldsWeights(ChunkId id) const {
+TP_HOT bool JobWeights::HoldsWeights(ChunkId id) const {
   return !window_.Covers(id) ||
          (At(id).planes.param16 != nullptr && At(id).state != ChunkState::kUpdating);
 }

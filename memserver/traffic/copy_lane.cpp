@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/hot.h"
 #include "base/planted.h"
 #include "base/point.h"
 
@@ -37,15 +38,7 @@ void CopyLane::NoteArrival(const shm::Request& request, uint64_t bytes) {
       gpu_->root().way(WayOf(request)).begun + ahead;
 }
 
-// The copy, with the time of its begin if it is recorded.
-Copy CopyLane::Timed(const Copy& copy) const {
-  Copy timed = copy;
-  timed.begin_ns = spans_ != nullptr ? spans_->NowNs() : 0;
-  return timed;
-}
-
-void CopyLane::Ended(const Copy& copy) const {
-  if (spans_ == nullptr || copy.begin_ns == 0) return;
+void CopyLane::AddSpan(const Copy& copy) const {
   const auto op = static_cast<shm::Op>(copy.request.op);
   const SpanKind kind = op == shm::Op::kFetch            ? SpanKind::kFetch
                         : op == shm::Op::kSubmitGradient ? SpanKind::kGradient
@@ -57,13 +50,15 @@ void CopyLane::Ended(const Copy& copy) const {
                .end_ns = spans_->NowNs()});
 }
 
-void CopyLane::Start(const Copy& copy, void* to, const void* from) {
+TP_HOT void CopyLane::Start(const Copy& copy, void* to, const void* from) {
   bytes_in_flight_ += copy.bytes;
   bytes_started_ += copy.bytes;
   if (gpu_ != nullptr) return StartShared(copy, to, from);
-  const Copy timed = Timed(copy);
+  Slot slot{copy};
+  slot.copy.begin_ns = BeginNs();
   own_->Copy(to, from, copy.bytes);
-  ways_[0].Push({timed, own_->Record()});
+  slot.marker = own_->Record();
+  ways_[0].Push(slot);
 }
 
 void CopyLane::StartZero(const Copy& copy, void* to) {
@@ -93,7 +88,8 @@ void CopyLane::StartShared(const Copy& copy, void* to, const void* from) {
   const uint32_t number = StreamFor(copy.request);
   device::Stream* stream = gpu_->stream(way, number);
   if (!gpu_->gpu().IsRegistered(way == LaneWay::kToRcache ? from : to)) ++gpu_->copies_unregistered;
-  const Copy timed = Timed(copy);
+  Slot slot{copy};
+  slot.copy.begin_ns = BeginNs();
   stream->Copy(to, from, copy.bytes);
   // A gradient counts as copied only when kept memory says so, so the loop writes its `done` word.
   if (way == LaneWay::kToRcache && shm::HasFlags(copy.request) &&
@@ -103,12 +99,14 @@ void CopyLane::StartShared(const Copy& copy, void* to, const void* from) {
   }
   if (TP_PLANTED("traffic.done_before_the_copy")) WriteDone(copy.request);
 
-  const bool awaited = IsAwaited(copy.request);
-  ways_[static_cast<size_t>(way)].Push({timed, stream->Record(), awaited, number});
-  gpu_->Begin(way, copy.bytes, awaited);
+  slot.marker = stream->Record();
+  slot.awaited = IsAwaited(copy.request);
+  slot.stream = number;
+  ways_[static_cast<size_t>(way)].Push(slot);
+  gpu_->Begin(way, copy.bytes, slot.awaited);
 }
 
-bool CopyLane::TakeDone(Copy* copy) {
+TP_HOT bool CopyLane::TakeDone(Copy* copy) {
   if (gpu_ != nullptr) return TakeShared(copy);
   FixedRing<Slot>& slots = ways_[0];
   if (slots.empty() || !own_->Passed(slots.Front().marker)) return false;
@@ -144,7 +142,7 @@ void CopyLane::WriteDone(const shm::Request& request) const {
   flags_.done(done)->store(done, std::memory_order_release);
 }
 
-bool CopyLane::Progress(uint64_t bytes_max) {
+TP_HOT bool CopyLane::Progress(uint64_t bytes_max) {
   if (size() == 0) return false;
   return gpu_ == nullptr ? own_->Progress(bytes_max) : gpu_->Progress(bytes_max);
 }

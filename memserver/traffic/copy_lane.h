@@ -83,7 +83,7 @@ class CopyLane {
   // Adds the copies that begin from now on to `log` when they have ended, as copies for `rank`;
   // null: to none.
   void Record(const std::shared_ptr<SpanLog>& log, Rank rank) {
-    if (log != spans_) spans_ = log;
+    spans_ = log;
     rank_ = rank;
   }
 
@@ -113,8 +113,11 @@ class CopyLane {
   void StartShared(const Copy& copy, void* to, const void* from);
   bool TakeShared(Copy* copy);
   void WriteDone(const shm::Request& request) const;
-  Copy Timed(const Copy& copy) const;
-  void Ended(const Copy& copy) const;
+  int64_t BeginNs() const { return spans_ == nullptr ? 0 : spans_->NowNs(); }
+  void Ended(const Copy& copy) const {
+    if (spans_ != nullptr && copy.begin_ns != 0) AddSpan(copy);
+  }
+  void AddSpan(const Copy& copy) const;
 
   const std::unique_ptr<device::Stream> own_;
   GpuStreams* const gpu_ = nullptr;

@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "base/hot.h"
 #include "memserver/residency/job_states.h"
 #include "memserver/traffic/session.h"
 
@@ -12,8 +13,8 @@ namespace tidepool::memserver {
 
 // The rCache bytes of `request` hold its chunk from now on, or, without `holds_chunk` (a gradient),
 // none.
-inline void NoteRcacheContent(JobStates* states, Session* session, const shm::Request& request,
-                              bool holds_chunk) {
+TP_HOT inline void NoteRcacheContent(JobStates* states, Session* session,
+                                     const shm::Request& request, bool holds_chunk) {
   const shm::JobSpec& spec = states->spec();
   const uint64_t bytes =
       request.element_count *

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/hot.h"
+
 namespace tidepool::memserver {
 
 RcacheMap::RcacheMap() {
@@ -9,8 +11,8 @@ RcacheMap::RcacheMap() {
   displaced_.reserve(kRangesMax);
 }
 
-std::span<const ChunkId> RcacheMap::Replace(uint64_t begin, uint64_t bytes,
-                                            std::optional<ChunkId> chunk) {
+TP_HOT std::span<const ChunkId> RcacheMap::Replace(uint64_t begin, uint64_t bytes,
+                                                   std::optional<ChunkId> chunk) {
   displaced_.clear();
   const uint64_t end = begin + bytes;
   for (size_t i = 0; i < ranges_.size();) {
@@ -35,7 +37,7 @@ std::span<const ChunkId> RcacheMap::Replace(uint64_t begin, uint64_t bytes,
   return displaced_;
 }
 
-bool RcacheMap::Holds(ChunkId chunk) const {
+TP_HOT bool RcacheMap::Holds(ChunkId chunk) const {
   return std::any_of(ranges_.rbegin(), ranges_.rend(),
                      [chunk](const HeldRange& range) { return range.chunk == chunk; });
 }

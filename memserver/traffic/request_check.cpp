@@ -3,6 +3,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/hot.h"
 #include "base/planted.h"
 
 namespace tidepool::memserver {
@@ -55,7 +56,7 @@ std::byte* MomentPlane(const Chunk& chunk, uint32_t plane) {
   return shm::IsScales(plane) ? moment + ScalesOffset(chunk.elements) : moment;
 }
 
-const char* CheckFlags(const shm::Request& request, uint32_t protocol) {
+TP_HOT const char* CheckFlags(const shm::Request& request, uint32_t protocol) {
   const auto op = static_cast<shm::Op>(request.op);
   const bool has_attempt =
       op == shm::Op::kSubmitGradient || op == shm::Op::kEndStep || shm::IsStepNumbers(request);
@@ -73,8 +74,8 @@ OfAttempt AttemptOf(const JobStates& states, uint32_t flags) {
   return shm::IsBefore(*named, states.attempt()) ? OfAttempt::kDropped : OfAttempt::kToCome;
 }
 
-const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes,
-                       const shm::Request& request) {
+TP_HOT const char* CheckRange(const JobStates& states, Rank rank, uint64_t rcache_bytes,
+                              const shm::Request& request) {
   if (request.chunk >= states.spec().chunks.size()) return "the job has no such chunk";
   if (!states.spec().IsMember(request.chunk, rank))
     return "the rank is not a member of the chunk's data-parallel group";
@@ -121,7 +122,7 @@ const char* CheckPut(JobStates& states, Rank rank, const shm::Request& request) 
   return nullptr;
 }
 
-const char* CheckFetch(JobStates& states, const shm::Request& request) {
+TP_HOT const char* CheckFetch(JobStates& states, const shm::Request& request) {
   const Chunk& chunk = states.chunk(request.chunk);
   if (request.version < states.sealed_version())
     return "the version asked for is already overwritten";

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/hot.h"
 #include "base/planted.h"
 
 namespace tidepool::memserver {
@@ -57,7 +58,7 @@ Session::Remains Session::Dissolve(std::unique_ptr<Session> session) {
   return remains;
 }
 
-shm::PopResult Session::Take(shm::Request* request, const char** why) {
+TP_HOT shm::PopResult Session::Take(shm::Request* request, const char** why) {
   const shm::PopResult popped = port_->Pop(request);
   if (popped == shm::PopResult::kViolation)
     *why = "the positions in the request ring are impossible";
@@ -75,7 +76,7 @@ shm::PopResult Session::Take(shm::Request* request, const char** why) {
   return shm::PopResult::kItem;
 }
 
-bool Session::Answer(const shm::Completion& completion) {
+TP_HOT bool Session::Answer(const shm::Completion& completion) {
   if (TP_PLANTED("traffic.answer_dropped") && answered_ % 50 == 49) return ++answered_ > 0;
   if (completion.error != 0) WriteDone(completion.counter);
   if (!port_->Push(completion)) return false;
@@ -84,13 +85,13 @@ bool Session::Answer(const shm::Completion& completion) {
   return true;
 }
 
-void Session::WakeIfAnswered() {
+TP_HOT void Session::WakeIfAnswered() {
   if (!wake_due_) return;
   wake_due_ = false;
   port_->Wake();
 }
 
-shm::Completion Success(const shm::Request& request, uint64_t bytes) {
+TP_HOT shm::Completion Success(const shm::Request& request, uint64_t bytes) {
   shm::Completion completion{};
   completion.counter = request.counter;
   completion.op = request.op;

@@ -1,6 +1,7 @@
 #include "memserver/traffic/transfers.h"
 
 #include "base/check.h"
+#include "base/hot.h"
 #include "base/planted.h"
 #include "base/point.h"
 #include "base/formats/moment_words.h"
@@ -96,7 +97,7 @@ bool EndPut(JobStates* states, Session* session, const Copy& copy) {
   return elements == chunk.shard_elements;
 }
 
-Start StartFetch(JobStates* states, Session* session, const shm::Request& request) {
+TP_HOT Start StartFetch(JobStates* states, Session* session, const shm::Request& request) {
   Chunk& chunk = states->chunk(request.chunk);
   const Version present = chunk.version;
   // Until all weights have arrived, no rank starts: a rank that ran ahead would submit gradients of
@@ -116,7 +117,7 @@ Start StartFetch(JobStates* states, Session* session, const shm::Request& reques
   return Start::kStarted;
 }
 
-void EndFetch(JobStates* states, Session* session, const Copy& copy) {
+TP_HOT void EndFetch(JobStates* states, Session* session, const Copy& copy) {
   Chunk& chunk = states->chunk(copy.request.chunk);
   TP_CHECK(chunk.readers > 0, "every fetch in flight was counted");
   --chunk.readers;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "base/check.h"
+#include "base/hot.h"
 #include "base/system/last_words.h"
 #include "base/planted.h"
 
@@ -22,7 +23,7 @@ void DoneQueue::Push(const WorkDone& done) {
   [[maybe_unused]] const auto n = write(event_.get(), &one, sizeof one);
 }
 
-bool DoneQueue::TakeAll(std::vector<WorkDone>* out) {
+TP_HOT bool DoneQueue::TakeAll(std::vector<WorkDone>* out) {
   out->clear();
   WorkDone done;
   while (ring_.Pop(&done)) out->push_back(done);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/hot.h"
 #include "base/planted.h"
 #include "base/point.h"
 #include "optim/adam_stream.h"
@@ -279,7 +280,7 @@ void GpuQueue::NoteStored(const Chunk& chunk) const {
   }
 }
 
-bool GpuQueue::NextLoadWork(Work* work) {
+TP_HOT bool GpuQueue::NextLoadWork(Work* work) {
   for (Rank rank = 0; rank < lanes_.size() && !over_; ++rank) {
     Lane& lane = lanes_[rank];
     if (!lane.to_narrow || lane.at_worker) continue;

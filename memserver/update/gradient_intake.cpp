@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/hot.h"
 #include "base/planted.h"
 #include "base/point.h"
 #include "memserver/traffic/rcache_content.h"
@@ -272,7 +273,7 @@ optim::AddPiece GradientIntake::AddPieceOf(Rank rank, ChunkId id, uint64_t seque
   return piece;
 }
 
-bool GradientIntake::NextWork(Work* work) {
+TP_HOT bool GradientIntake::NextWork(Work* work) {
   if (tasks_.empty()) return false;
   const Task task = tasks_.Front();
   tasks_.Pop();

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/check.h"
+#include "base/hot.h"
 #include "base/planted.h"
 #include "base/point.h"
 #include "optim/update_rule.h"
@@ -145,7 +146,7 @@ void UpdateQueue::Prepare(const StepRecord& record) {
   HandOut();
 }
 
-bool UpdateQueue::HandOut() {
+TP_HOT bool UpdateQueue::HandOut() {
   const auto all = static_cast<uint32_t>(order_.size());
   if (handed_out_ == all) return false;
   const bool some_off_host = !skipped_ && (states_->spills() || states_->uses_gpus());
@@ -200,7 +201,7 @@ bool UpdateQueue::NextSpilledWork(Work* work) {
   return true;
 }
 
-bool UpdateQueue::NextWork(Work* work) {
+TP_HOT bool UpdateQueue::NextWork(Work* work) {
   if (skipped_ || !active()) return false;
   // Spilled pieces come first, so that staging is freed.
   if (NextSpilledWork(work)) return true;
@@ -269,7 +270,7 @@ bool UpdateQueue::EndWork(const WorkDone& done) {
   return true;
 }
 
-uint32_t UpdateQueue::PublishSkipped(uint32_t chunks_max) {
+TP_HOT uint32_t UpdateQueue::PublishSkipped(uint32_t chunks_max) {
   if (!skipped_ || holds_ > 0) return 0;
   uint32_t published = 0;
   for (; published < chunks_max && active(); ++published) PublishNext(order_[cursor_++]);

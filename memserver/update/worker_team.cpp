@@ -9,6 +9,7 @@
 #include "base/buggify.h"
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/hot.h"
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/units.h"
@@ -99,11 +100,11 @@ void WorkerTeam::SetTuning(const optim::Tuning& tuning) {
   for (const auto& worker : workers_) worker->SetTuning(tuning);
 }
 
-uint32_t WorkerTeam::waiting() const {
+TP_HOT uint32_t WorkerTeam::waiting() const {
   return is_inline() ? static_cast<uint32_t>(queue_.size()) : ring_.size();
 }
 
-bool WorkerTeam::HasRoom() const {
+TP_HOT bool WorkerTeam::HasRoom() const {
   const bool small = bytes_in_hand_ < WorkersOf(threads()) * kSmallBytes;
   const bool room = waiting() < (small ? queue_max_ : queue_min_) && in_hand_ < done_.capacity() &&
                     (is_inline() || ring_.HasRoom());
@@ -136,7 +137,7 @@ void WorkerTeam::RaiseAll() {
   for (const auto& nice : nices_) nice->Raise();
 }
 
-bool WorkerTeam::TakeDone(std::vector<WorkDone>* done) {
+TP_HOT bool WorkerTeam::TakeDone(std::vector<WorkDone>* done) {
   if (!done_.TakeAll(done)) return false;
   in_hand_ -= static_cast<uint32_t>(done->size());
   for (const WorkDone& one : *done) bytes_in_hand_ -= one.bytes;

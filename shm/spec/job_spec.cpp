@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/check.h"
+#include "base/hot.h"
 #include "base/point.h"
 
 namespace tidepool::shm {
@@ -25,7 +26,7 @@ uint32_t JobSpec::ShardIndex(ChunkId chunk, Rank rank) const {
       std::popcount(data_groups[chunks[chunk].data_group].rank_mask & below));
 }
 
-bool JobSpec::IsMember(ChunkId chunk, Rank rank) const {
+TP_HOT bool JobSpec::IsMember(ChunkId chunk, Rank rank) const {
   return rank < kRanksMax && (data_groups[chunks[chunk].data_group].rank_mask >> rank & 1) != 0;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/hot.h"
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
@@ -248,7 +249,7 @@ bool AdmissionQueue::ServeOrRefuse(size_t index) {
 
 // Serves in order: the first rank that lacks room blocks all ranks behind it that need some, except
 // small jobs of other users, which may pass a bounded number of times.
-bool AdmissionQueue::Poll() {
+TP_HOT bool AdmissionQueue::Poll() {
   if (waiting_.empty() || seen_changes_ == context_.room_changes->total()) return false;
   seen_changes_ = context_.room_changes->total();
   for (WaitingRank& rank : waiting_) rank.lacks_room = false;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/buggify.h"
+#include "base/hot.h"
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
@@ -158,7 +159,7 @@ Status DemotionDesk::WhyDropped() const {
   return Status(ErrorId::kSessionEnded, "nobody needs its room any more");
 }
 
-bool DemotionDesk::Poll(std::span<const WaitingRank> waiting) {
+TP_HOT bool DemotionDesk::Poll(std::span<const WaitingRank> waiting) {
   if (to_demote_ != 0) {
     const Job* job = context_.tables->FindJob(to_demote_);
     const bool waits_on =

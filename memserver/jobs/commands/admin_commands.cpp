@@ -123,6 +123,10 @@ Status AdminCommands::Do(const AdminCaller& caller, const RecordSpans& command) 
   TP_ASSIGN_OR_RETURN(Job * job, JobFor(caller, command.job));
   if (command.record == (job->spans != nullptr)) return Status();
   job->spans = command.record ? std::make_shared<SpanLog>(context_.neighbours.clock) : nullptr;
+  for (SessionSlot* slot : job->slots) {
+    if (slot != nullptr && slot->session != nullptr)
+      slot->session->lane().Record(job->spans, slot->rank);
+  }
   return Status();
 }
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "base/hot.h"
+
 namespace tidepool::memserver {
 
 void AdminSettings::Apply(const LiveSettings& live, std::shared_ptr<const ConfigRows> config) {
@@ -15,7 +17,7 @@ void AdminSettings::ChangeLogLevel(LogLevel level, int64_t until_ns) {
   log_level_until_ns_ = until_ns;
 }
 
-bool AdminSettings::PollLogLevel(int64_t now_ns) {
+TP_HOT bool AdminSettings::PollLogLevel(int64_t now_ns) {
   if (log_level_until_ns_ == 0 || now_ns < log_level_until_ns_) return false;
   log_level_until_ns_ = 0;
   SetLogLevel(live_.log_level);

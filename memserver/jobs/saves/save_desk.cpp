@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/buggify.h"
+#include "base/hot.h"
 #include "base/planted.h"
 #include "base/point.h"
 #include "base/units.h"
@@ -151,7 +152,7 @@ void SaveDesk::Ask(AskStates event) {
 }
 
 // True when a save could begin now if it had a lane.
-bool SaveDesk::HasReady(const Job& job) {
+TP_HOT bool SaveDesk::HasReady(const Job& job) {
   return !job.waiting_saves.empty() && !job.updates.active();
 }
 
@@ -200,7 +201,7 @@ bool SaveDesk::StaysWaiting(Job* job, int64_t now) {
   return true;
 }
 
-bool SaveDesk::Poll(Job* job) {
+TP_HOT bool SaveDesk::Poll(Job* job) {
   bool worked = false;
   while (HasReady(*job) && !TP_BUGGIFY("desk.save_later")) {
     const int64_t now = context_.neighbours.clock->NowNs();

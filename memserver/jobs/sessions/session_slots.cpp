@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/hot.h"
 #include "base/log.h"
 #include "base/planted.h"
 #include "base/point.h"
@@ -110,6 +111,7 @@ void SessionSlots::Open(SessionSlot* slot) {
   if (!session.ok()) return Leave(slot, Leaving::kExpelled, session.status());
 
   slot->session = std::move(session).value();
+  slot->session->lane().Record(job->spans, slot->rank);
   job->states->records().SetRank(slot->rank, {slot->nonce, slot->process_start, slot->pid});
   TP_POINT("server.session_attached");
   context_.log->Tell(job->uid, LogLevel::kInfo, "rank attached",
@@ -227,7 +229,7 @@ void SessionSlots::TellViolation(const SessionSlot& slot) {
   }
 }
 
-bool SessionSlots::ExpelViolators() {
+TP_HOT bool SessionSlots::ExpelViolators() {
   bool expelled = false;
   for (size_t i = 0; i < context_.tables->slots.size();) {
     SessionSlot* slot = context_.tables->slots[i].get();
@@ -270,7 +272,7 @@ void SessionSlots::EndAllOn(const GpuStreams& gpu) {
   }
 }
 
-bool SessionSlots::PollGpus() {
+TP_HOT bool SessionSlots::PollGpus() {
   // The ranks continue with the next server, on whose GPUs nothing has failed.
   if (context_.tables->gpus.empty() || context_.tables->handing_over) return false;
   bool worked = false;
@@ -292,7 +294,7 @@ bool SessionSlots::PollGpus() {
 }
 
 // Ends a job that could not get something that was promised at its admission.
-bool SessionSlots::EndUnmade(Job* job) {
+TP_HOT bool SessionSlots::EndUnmade(Job* job) {
   if (job->making_failure.ok() || job->phase == JobPhase::kRemoving) return false;
   LogWarn("a job ends: it cannot be made",
           {{"job", job->id}, {"name", job->spec().name}, {"why", job->making_failure.Line()}});
@@ -301,7 +303,7 @@ bool SessionSlots::EndUnmade(Job* job) {
   return true;
 }
 
-bool SessionSlots::EndFailed(Job* job) {
+TP_HOT bool SessionSlots::EndFailed(Job* job) {
   if (EndUnmade(job)) return true;
   if (!job->states->spills() && !job->states->uses_gpus()) return false;
   Status why = job->gpus.failure();

@@ -8,6 +8,7 @@
 
 #include "base/buggify.h"
 #include "base/check.h"
+#include "base/hot.h"
 #include "base/planted.h"
 #include "base/point.h"
 #include "memserver/update/staging/piece_place.h"
@@ -178,7 +179,7 @@ void SpillQueue::Transfer(uint32_t staging, nvme::IoKind kind, uint64_t epoch) {
                          .range = piece.chunk < states_->demoted() ? DemotedKey(nonce) : nonce});
 }
 
-uint32_t SpillQueue::OldestReady(bool updates) const {
+TP_HOT uint32_t SpillQueue::OldestReady(bool updates) const {
   return staged_.FindOldest([&](uint32_t slot, const StagedPiece& each) {
     const Move& move = moves_[slot];
     return each.state == StagedState::kReady && move.ahead == Ahead::kNo &&
@@ -197,7 +198,7 @@ bool SpillQueue::NextUpdate(bool may_begin, ReadyPiece* ready) {
   return true;
 }
 
-bool SpillQueue::NextLoadWork(Work* work) {
+TP_HOT bool SpillQueue::NextLoadWork(Work* work) {
   const uint32_t staging = OldestReady(false);
   if (staging == kNone) return false;
   StagedPiece& piece = staged_.at(staging);

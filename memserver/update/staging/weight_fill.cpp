@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/hot.h"
 #include "memserver/update/staging/piece_place.h"
 #include "shm/spec/state_footprint.h"
 
@@ -99,7 +100,7 @@ void WeightFill::GiveUp(const TierLate& late) {
                          .Where(tier_->directory(late.directory).path));
 }
 
-bool WeightFill::NextWork(Work* work) {
+TP_HOT bool WeightFill::NextWork(Work* work) {
   const uint32_t staging = staged_.FindOldest(
       [](uint32_t, const StagedPiece& each) { return each.state == StagedState::kReady; });
   if (staging == StagingTable::kNone) return false;
