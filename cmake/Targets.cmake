@@ -113,13 +113,16 @@ if(TIDEPOOL_SUITE)
   set(TIDEPOOL_TEST_PREFIX "${TIDEPOOL_SUITE}.")
 endif()
 
-# tidepool_script_test(NAME COMMAND command... [LABELS x] [TIMEOUT s] [ENVIRONMENT A=b] [SECONDS s] [ALONE|CROWDED]): a ctest that is not a GoogleTest
+# tidepool_script_test(NAME COMMAND command... [LABELS x] [TIMEOUT s] [ENVIRONMENT A=b] [SECONDS s] [ALONE|CROWDED] [NIGHT]): a ctest that is not a GoogleTest
 # program. SECONDS: about what a long one takes, in the slowest of the builds; the longest begin first. ALONE: nothing runs beside it. CROWDED:
-# it loads several cores itself, so that on two cores one other runs beside it.
+# it loads several cores itself, so that on two cores one other runs beside it. NIGHT: scripts/test leaves it to scripts/nightly.
 function(tidepool_script_test name)
-  cmake_parse_arguments(ARG "ALONE;CROWDED" "TIMEOUT;SECONDS" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(ARG "ALONE;CROWDED;NIGHT" "TIMEOUT;SECONDS" "COMMAND;LABELS;ENVIRONMENT" ${ARGN})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
+  endif()
+  if(ARG_NIGHT)
+    list(APPEND ARG_LABELS night)
   endif()
   set(test ${TIDEPOOL_TEST_PREFIX}${name})
   add_test(NAME ${test} COMMAND ${ARG_COMMAND})

@@ -61,7 +61,7 @@ class Nightly(unittest.TestCase):
 
     def test_the_list_names_every_part_with_its_counts(self):
         parts = self.listed("--scale", "1")
-        self.assertEqual(list(parts), ["scripts/test", "build without precompiled headers", "each header compiles alone", "all tests under the address sanitizer", "all tests under the thread sanitizer",
+        self.assertEqual(list(parts), ["scripts/test", "long tests", "build without precompiled headers", "each header compiles alone", "all tests under the address sanitizer", "all tests under the thread sanitizer",
                                        "the page of memctl in a browser", "split masters of all 2^32 floats",
                                        "50000 kills at random times", "kills at each named point", "kills of large chunks",
                                        "kills inside recovery", "drive faults, 1000 times 50,000",
@@ -79,7 +79,7 @@ class Nightly(unittest.TestCase):
         self.assertEqual(parts["2500 kills at random times"], "campaign --kills 2500 --losses 100")
         self.assertEqual(parts["simulation, 250000 seeds"], "simulate 250000")
         parts = self.listed("--scale", "0")
-        self.assertEqual(len(parts), 37)
+        self.assertEqual(len(parts), 38)
         self.assertEqual(parts["10 kills at random times"], "campaign --kills 10 --losses 4")
         self.assertEqual(parts["kills at each named point"], "campaign --each 1")
         self.assertEqual(parts["3 restarts of memserver, 4 GiB"], "restart_4gib 3")
@@ -87,7 +87,7 @@ class Nightly(unittest.TestCase):
     def test_every_part_starts_its_program_with_its_counts(self):
         done = self.nightly("--scale", "0", "--seed", "7")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 37, done.stdout)
+        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 38, done.stdout)
         calls = self.calls.read_text()
         for call in ("scripts/test ", "build/tests/optim_test --gtest_filter=SplitFloat.*", "build/tests/kill_campaign --seed 7 --kills 10 --losses 4",
                      "build/tests/kill_campaign --seed 7 --each 1", "build/tests/trainer_campaign --seed 7 --kills 12", "build/tests/trainer_campaign --seed 7 --kills 12 --stages 2",

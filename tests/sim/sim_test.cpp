@@ -15,7 +15,7 @@ namespace sim_test {
 #ifdef TIDEPOOL_SANITIZED
 constexpr uint64_t kSeeds = 6;  // sanitizers make a world dozens of times slower
 #else
-constexpr uint64_t kSeeds = 1000;
+constexpr uint64_t kSeeds = 500;
 #endif
 
 TEST(Simulation, ManySeedsKeepEveryInvariant) {
