@@ -2,10 +2,15 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/write.hpp>
 #include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
+#include <optional>
+#include <sstream>
+#include <utility>
+
 #include <sys/un.h>
 
 #include "base/units.h"
@@ -55,52 +60,99 @@ Status ErrorOf(const ErrorCode& error, const std::string& socket_path, const std
 
 }  // namespace
 
-Result<HttpReply> SendHttp(const std::string& socket_path, const HttpQuestion& question,
-                           int64_t timeout_ns) {
-  if (socket_path.size() >= sizeof(sockaddr_un{}.sun_path)) {
-    return Status(ErrorId::kNoServer, "the path of the admin socket is too long")
-        .Where(socket_path);
-  }
-  asio::io_context context(1);
-  beast::basic_stream<Local> stream(context);
-  stream.expires_after(std::chrono::nanoseconds(timeout_ns));
+namespace {
 
+std::string TextOf(const HttpQuestion& question, bool is_last) {
   http::request<http::string_body> request;
   request.version(11);
   request.method_string(question.method);
   request.target(question.target);
   request.set(http::field::host, "tidepool");
   request.set(http::field::user_agent, "memctl");
-  request.keep_alive(false);
+  request.keep_alive(!is_last);
   request.body() = question.body;
+
   if (!question.body.empty()) request.set(http::field::content_type, "application/json");
   request.prepare_payload();
+  std::ostringstream text;
+  text << request;
+  return text.str();
+}
 
-  beast::flat_buffer buffer;
-  http::response_parser<http::string_body> parser;
-  parser.body_limit(kAnswerBytesMax);
-  // Three steps; the first that fails leaves its name and error.
-  ErrorCode error;
-  std::string step = "connect";
-  const auto received = [&](ErrorCode result, size_t) { error = result; };
-  const auto sent = [&](ErrorCode result, size_t) {
-    error = result;
-    step = "receive";
-    // Read also after a failed send: a server that refuses answers before it has read everything.
-    http::async_read(stream, buffer, parser, received);
-  };
-  stream.async_connect(Local::endpoint(socket_path), [&](ErrorCode result) {
-    error = result;
-    if (result) return;
-    step = "send";
-    http::async_write(stream, request, sent);
-  });
+// One connection: sends everything at once, then receives the answers. Three steps; the first that
+// fails leaves its name and error.
+class Conversation {
+ public:
+  Conversation(const std::string& socket_path, int64_t timeout_ns, size_t answers)
+      : path_(socket_path), timeout_ns_(timeout_ns), answers_(answers), stream_(context_) {}
 
-  context.run();
-  if (error) return ErrorOf(error, socket_path, step, timeout_ns);
-  const auto& response = parser.get();
-  return HttpReply{response.result_int(), std::string(response[http::field::content_type]),
-                   response.body()};
+  Result<std::vector<HttpReply>> Run(const std::string& requests) {
+    stream_.expires_after(std::chrono::nanoseconds(timeout_ns_));
+    stream_.async_connect(Local::endpoint(path_), [&](ErrorCode result) {
+      error_ = result;
+      if (result) return;
+      step_ = "send";
+      asio::async_write(stream_, asio::buffer(requests), [this](ErrorCode sent, size_t) {
+        error_ = sent;
+        step_ = "receive";
+        // Read also after a failed send: a server that refuses answers before it has read
+        // everything.
+        Receive();
+      });
+    });
+
+    context_.run();
+    if (error_) return ErrorOf(error_, path_, step_, timeout_ns_);
+    return std::move(replies_);
+  }
+
+ private:
+  void Receive() {
+    parser_.emplace();
+    parser_->body_limit(kAnswerBytesMax);
+    http::async_read(stream_, buffer_, *parser_, [this](ErrorCode result, size_t) {
+      error_ = result;
+      if (result) return;
+      auto& response = parser_->get();
+      replies_.push_back({response.result_int(), std::string(response[http::field::content_type]),
+                          std::move(response.body())});
+      // A server that refuses closes behind its first answer.
+      if (replies_.size() < answers_ && response.keep_alive()) Receive();
+    });
+  }
+
+  const std::string path_;
+  const int64_t timeout_ns_;
+  const size_t answers_;
+  asio::io_context context_{1};
+  beast::basic_stream<Local> stream_;
+  beast::flat_buffer buffer_;
+  std::optional<http::response_parser<http::string_body>> parser_;
+  std::vector<HttpReply> replies_;
+  ErrorCode error_;
+  std::string step_ = "connect";
+};
+
+}  // namespace
+
+Result<std::vector<HttpReply>> SendHttpAtOnce(const std::string& socket_path,
+                                              const std::vector<HttpQuestion>& questions,
+                                              int64_t timeout_ns) {
+  if (socket_path.size() >= sizeof(sockaddr_un{}.sun_path)) {
+    return Status(ErrorId::kNoServer, "the path of the admin socket is too long")
+        .Where(socket_path);
+  }
+  std::string requests;
+  for (const HttpQuestion& question : questions)
+    requests += TextOf(question, &question == &questions.back());
+  return Conversation(socket_path, timeout_ns, questions.size()).Run(requests);
+}
+
+Result<HttpReply> SendHttp(const std::string& socket_path, const HttpQuestion& question,
+                           int64_t timeout_ns) {
+  TP_ASSIGN_OR_RETURN(std::vector<HttpReply> replies,
+                      SendHttpAtOnce(socket_path, {question}, timeout_ns));
+  return std::move(replies.front());
 }
 
 }  // namespace tidepool::client

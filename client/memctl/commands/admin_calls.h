@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "client/memctl/flags/invocation.h"
@@ -23,5 +24,8 @@ std::string Target(const std::string& path,
 Result<HttpReply> Ask(const Invocation& invocation, const HttpQuestion& question);
 // The body of a successful answer; else the server's error, or those of SendHttp.
 Result<std::string> GetBody(const Invocation& invocation, const std::string& target);
+// The same for several targets, asked over one connection.
+Result<std::vector<std::string>> GetBodies(const Invocation& invocation,
+                                           const std::vector<std::string>& targets);
 
 }  // namespace tidepool::client

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <map>
+#include <vector>
 
 #include "base/picture/palette.h"
 #include "base/text/json_writer.h"
@@ -20,6 +20,8 @@ namespace {
 
 constexpr std::string_view kLookPath = "/look", kStreamPath = "/stream",
                            kPalettePath = "/palette.css";
+// What a look holds, first what the pictures are drawn from.
+constexpr std::array kReports{"status", "jobs", "residency", "quotas", "health"};
 
 std::string ProblemText(const Status& error) {
   const ErrorEntry& entry = ErrorEntryOf(error.id());
@@ -110,16 +112,16 @@ const std::string& PageDesk::Look() {
 }
 
 std::string LookForPage(const Invocation& invocation, PagePictures* pictures) {
-  std::string text = "{";
-  std::map<std::string, std::string> bodies;
-  for (const char* report : {"status", "jobs", "residency", "quotas", "health"}) {
-    const auto body = GetBody(invocation, std::string("/v1/") + report);
-    if (!body.ok()) return "{\"problem\":" + ProblemText(body.status()) + "}";
-    text += (text.size() > 1 ? ",\"" : "\"") + std::string(report) + "\":" + body.value();
-    bodies[report] = body.value();
-  }
+  std::vector<std::string> targets;
+  for (const char* report : kReports) targets.push_back(std::string("/v1/") + report);
+  auto bodies = GetBodies(invocation, targets);
+  if (!bodies.ok()) return "{\"problem\":" + ProblemText(bodies.status()) + "}";
 
-  const auto drawn = pictures->Draw(bodies["status"], bodies["jobs"], bodies["residency"]);
+  std::string text = "{";
+  for (size_t i = 0; i < kReports.size(); ++i)
+    text += (i > 0 ? ",\"" : "\"") + std::string(kReports[i]) + "\":" + (*bodies)[i];
+
+  const auto drawn = pictures->Draw((*bodies)[0], (*bodies)[1], (*bodies)[2]);
   if (!drawn.ok()) return "{\"problem\":" + ProblemText(drawn.status()) + "}";
   return text + ",\"pictures\":" + drawn.value() + "}";
 }

@@ -24,6 +24,7 @@
 #include "base/unique_fd.h"
 #include "client/admin/ask_gpus.h"
 #include "client/admin/ask_layout.h"
+#include "client/admin/send_http.h"
 #include "tests/memserver/admin/admin_fixture.h"
 
 namespace tidepool::memserver {
@@ -133,6 +134,23 @@ TEST_F(AdminServerTest, AnybodyWhoLinksTheClientMayAskHowAJobIsLaidOut) {
             ErrorId::kAdminNotFound);
   EXPECT_EQ(client::AskLayout(directory_ + "/nobody", "gpt", 5 * kNsPerSecond).status().id(),
             ErrorId::kNoServer);
+}
+
+TEST_F(AdminServerTest, SeveralQuestionsOverOneConnectionAreAnsweredInTheirOrder) {
+  const std::vector<client::HttpQuestion> questions{
+      {"GET", "/v1/version"}, {"GET", "/v1/nothing"}, {"GET", "/livez"}};
+  auto replies = client::SendHttpAtOnce(path_, questions, 5 * kNsPerSecond);
+  ASSERT_TRUE(replies.ok()) << replies.status().Format();
+  ASSERT_EQ(replies->size(), 3U);
+  EXPECT_THAT((*replies)[0].body, HasSubstr("\"version\":\"1.2.3\""));
+  EXPECT_EQ((*replies)[1].status, 404U);
+  EXPECT_EQ((*replies)[2].status, 200U);
+
+  Start({.connections_max = 0});
+  auto refused = client::SendHttpAtOnce(path_, questions, 5 * kNsPerSecond);
+  ASSERT_TRUE(refused.ok()) << refused.status().Format();
+  ASSERT_EQ(refused->size(), 1U) << "the server closes behind its refusal";
+  EXPECT_EQ(refused->front().status, 503U);
 }
 
 TEST_F(AdminServerTest, TheSocketFileIsForItsOwnerOnlyAndLeavesWithTheServer) {
