@@ -96,6 +96,9 @@ void ReadResidencyJob(const json::value& value, std::string* wrong, ResidencyJob
       .Read("fetches_waited", &job->fetches_waited);
 
   fields.Object("last_step").Read("bytes_fetched", &job->bytes_fetched);
+  // missing in a recording of an earlier release
+  if (Fields last = fields.Object("last_step"); last.Has("fetch_wait_seconds"))
+    last.Read("fetch_wait_seconds", &job->fetch_wait_seconds);
   if (fields.Has("columns")) {
     fields.Array("columns", [&](const json::value& each) {
       ResidencyColumn& column = job->columns.emplace_back();

@@ -143,6 +143,7 @@ struct ResidencyJob {
   std::string name, state, phase;  // phase of the open step; empty if there is none
   uint64_t chunks_done = 0, micro_batch = 0, micro_batches = 0;
   uint64_t fetches = 0, fetches_waited = 0, bytes_fetched = 0;  // in the last sealed step
+  double fetch_wait_seconds = 0;                                // of those that waited, together
   double step_seconds = 0;
   std::vector<ResidencyColumn> columns;  // empty: one column per chunk
   std::vector<ResidencyRow> rows;

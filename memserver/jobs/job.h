@@ -72,6 +72,7 @@ struct RunningSteps {
 struct StepTraffic {
   uint64_t fetches = 0;
   uint64_t fetches_waited = 0;  // of these, those that waited for their chunk's update
+  int64_t fetch_wait_ns = 0;    // how long these waited, together
   uint64_t bytes = 0;           // of all fetches
 };
 

@@ -281,6 +281,7 @@ TP_HOT void Dispatcher::StartChecked(SessionSlot* slot, const Request& request) 
   if (!session.waiting().IsBehind(request) && !StartOrWait(slot, request)) return;
   ++consequences_;
   session.waiting().Add(request);
+  session.waits.Begin(request, clock_->NowNs());
   slot->job->states->Await(request.chunk);
   ++session.requests_parked;
   TP_POINT("server.request_parked");
@@ -293,14 +294,22 @@ uint64_t Dispatcher::BeginHeld(SessionSlot* slot, const Request& held) {
   if (StartOrWait(slot, request)) {
     if (!session.HasWaited(request)) TP_POINT("server.request_parked");
     session.LetWait(request);
+    session.waits.Begin(request, clock_->NowNs());
     slot->job->states->Await(request.chunk);
     return 0;
   }
 
-  if (session.HasWaited(request))
-    slot->job->open_traffic.fetches_waited += slot->job->open_traffic.fetches - fetches;
+  if (session.HasWaited(request)) EndWait(slot, request, fetches);
   session.Unpark(request);
   return session.lane().bytes_started() - before + kRequestCost;
+}
+
+void Dispatcher::EndWait(SessionSlot* slot, const Request& request, uint64_t fetches) {
+  const int64_t waited_ns = slot->session->waits.End(request, clock_->NowNs());
+  StepTraffic* const traffic = &slot->job->open_traffic;
+  if (traffic->fetches == fetches) return;  // it was no fetch, or got an error
+  ++traffic->fetches_waited;
+  traffic->fetch_wait_ns += waited_ns;
 }
 
 TP_HOT bool Dispatcher::RetryParked(SessionSlot* slot) {
@@ -310,7 +319,7 @@ TP_HOT bool Dispatcher::RetryParked(SessionSlot* slot) {
   session.seen_changes = changes;
   if (session.waiting().size() == 0) return false;
 
-  session.waiting().Retry([slot](const Request& request) {
+  session.waiting().Retry([this, slot](const Request& request) {
     if (slot->violation != nullptr) return false;
     if (slot->session->IsOrdered(request)) {
       slot->session->HoldAgain(request);
@@ -319,8 +328,8 @@ TP_HOT bool Dispatcher::RetryParked(SessionSlot* slot) {
 
     const uint64_t fetches = slot->job->open_traffic.fetches;
     const bool waits = StartOrWait(slot, request);
-    slot->job->open_traffic.fetches_waited += slot->job->open_traffic.fetches - fetches;
     if (waits) slot->job->states->Await(request.chunk);
+    if (!waits) EndWait(slot, request, fetches);
     return waits;
   });
   return true;

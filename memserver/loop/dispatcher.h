@@ -5,12 +5,16 @@
 // violator and changes nothing else.
 #pragma once
 
+#include "base/clock.h"
 #include "memserver/jobs/tables.h"
 
 namespace tidepool::memserver {
 
 class Dispatcher {
  public:
+  // `clock` outlives the dispatcher.
+  explicit Dispatcher(const Clock* clock) : clock_(clock) {}
+
   // Takes a bounded number of new requests of one session. True if there was one.
   bool TakeRequests(SessionSlot* slot, uint32_t requests_max);
   // Starts or answers a held request whose turn has come (copy_order.h). Returns its cost in bytes;
@@ -27,7 +31,10 @@ class Dispatcher {
  private:
   void Handle(SessionSlot* slot, const shm::Request& request);
   void StartChecked(SessionSlot* slot, const shm::Request& request);
+  // A parked request has begun or was answered. `fetches`: open_traffic.fetches before that.
+  void EndWait(SessionSlot* slot, const shm::Request& request, uint64_t fetches);
 
+  const Clock* const clock_;
   uint64_t consequences_ = 0;
 };
 

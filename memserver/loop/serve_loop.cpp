@@ -32,6 +32,7 @@ ServeLoop::ServeLoop(const LoopNeighbours& neighbours, const LoopOptions& option
       options_(options),
       spin_(SpinNs(options.times.spin_ns)),
       desk_(neighbours, options, &tables_),
+      dispatcher_(neighbours.clock),
       steps_(neighbours, &tables_, desk_.mutable_demotion()),
       off_host_(neighbours, &tables_, desk_.mutable_demotion()),
       gpu_copies_(&tables_, &dispatcher_) {

@@ -13,6 +13,7 @@
 #include "base/ids.h"
 #include "memserver/residency/kept/lost_jobs.h"
 #include "memserver/residency/quota.h"
+#include "memserver/residency/spans/request_waits.h"
 #include "memserver/residency/spans/span_log.h"
 #include "memserver/residency/step_times.h"
 #include "shm/spec/job_spec.h"
@@ -66,6 +67,7 @@ struct SessionRow {
   uint64_t rcache_bytes = 0;
   uint64_t bytes_h2d = 0, bytes_d2h = 0;  // since attach
   uint64_t requests = 0, requests_parked = 0;
+  RequestWaits waits = {};
 };
 
 // Progress of a job's step. A micro-batch is in its forward pass until its first gradient comes.
@@ -78,8 +80,9 @@ struct StepProgress {
   // done.
   uint64_t chunks_done = 0;
   // Fetches of the last sealed step, by all ranks; `fetches_waited` of them waited for the update
-  // of their chunk.
+  // of their chunk, together for `fetch_wait_ns`.
   uint64_t fetches = 0, fetches_waited = 0, bytes_fetched = 0;
+  int64_t fetch_wait_ns = 0;
 };
 
 // A job.

@@ -18,6 +18,7 @@
 #include "memserver/traffic/copy_lane.h"
 #include "memserver/traffic/rcache_map.h"
 #include "memserver/traffic/wait_list.h"
+#include "memserver/traffic/wait_times.h"
 #include "shm/port.h"
 
 namespace tidepool::memserver {
@@ -106,6 +107,7 @@ class Session {
   void WakeIfAnswered();
 
   uint64_t bytes_h2d = 0, bytes_d2h = 0, requests_parked = 0;
+  WaitTimes waits;  // of the parked requests
   uint64_t requests() const { return taken_; }
   bool put_staged = false;    // weights are being copied into the staging buffer, to be split
   uint64_t seen_changes = 0;  // Job::Changes at the last dispatch of parked requests

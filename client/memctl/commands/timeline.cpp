@@ -7,6 +7,8 @@
 
 #include "base/clock.h"
 #include "base/text/json_writer.h"
+#include "base/text/plural.h"
+#include "base/units.h"
 
 namespace tidepool::client {
 namespace {
@@ -116,6 +118,12 @@ std::string StepName(uint64_t first, uint64_t end) {
                           : "steps " + std::to_string(first) + " to " + std::to_string(end - 1);
 }
 
+std::string WaitsOf(const ResidencyJob& job) {
+  return Counted(job.fetches_waited, "fetch") + " waited" +
+         (job.fetch_wait_seconds > 0 ? ", " + FormatDuration(job.fetch_wait_seconds) + " together"
+                                     : "");
+}
+
 // A step lasts from the look that saw its starting version to the one that saw the next.
 void AddSteps(const std::vector<RunMoment>& moments, uint64_t id, Trace* trace) {
   const ResidencyJob* open = nullptr;
@@ -136,10 +144,10 @@ void AddSteps(const std::vector<RunMoment>& moments, uint64_t id, Trace* trace) 
       if (sealed)
         slice.args = {{"fetches", job->fetches},
                       {"fetches_waited", job->fetches_waited},
+                      {"fetch_wait_ms", static_cast<uint64_t>(1000 * job->fetch_wait_seconds)},
                       {"bytes_fetched", job->bytes_fetched}};
       trace->Add(slice);
-      if (sealed && job->fetches_waited > 0)
-        trace->Mark(id, kStepLane, std::to_string(job->fetches_waited) + " fetches waited", at);
+      if (sealed && job->fetches_waited > 0) trace->Mark(id, kStepLane, WaitsOf(*job), at);
       open = nullptr;
     }
 

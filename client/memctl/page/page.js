@@ -129,7 +129,7 @@ function showMap(card, seen, legend, picture, key) {
   const cells = seen.rows.flatMap((row, i) => [h("span", {}, placeName(row)), room(picture.rows[i]), h("span", { class: "use" }, ...placeUse(row))]);
   card.map.replaceChildren(h("span"), room(picture.ruler), h("span"), ...cells);
   card.resting = `${seen.chunks} chunks of up to ${bytesText(seen.chunk_bytes_max)}` + (card.fold > 1 ? `; a cell is ${card.fold} chunks and shows what moves most` : "; point at one to see where it is");
-  const last = seen.last_step, fetched = last.fetches ? `last step: ${last.fetches} fetches, ${bytesText(last.bytes_fetched)} to ranks; ${last.fetches_waited} waited for their update` : "";
+  const last = seen.last_step, fetched = last.fetches ? `last step: ${last.fetches} fetches, ${bytesText(last.bytes_fetched)} to ranks; ${last.fetches_waited} waited for their update` + (last.fetch_wait_seconds > 0 ? `, ${secondsText(last.fetch_wait_seconds)} together` : "") : "";
   card.under.replaceChildren(card.hint, h("span", {}, fetched));
   showPointed(card);
   card.key.replaceChildren(...drawn(key));

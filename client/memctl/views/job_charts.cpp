@@ -97,6 +97,9 @@ class Charts {
     Add("Fetches that waited for an update, of the step before",
         {CurveOf(samples_, "share that waited", "due", &JobSample::waited_share)}, 0,
         AxisUnit::kShare);
+    Add("Time that these fetches waited, together",
+        {CurveOf(samples_, "time waited", "due", &JobSample::waited_seconds)}, 0,
+        AxisUnit::kSeconds);
     base_.lanes = {LaneOf(samples_, "phase", PhaseInkOf), LaneOf(samples_, "CPUs", SharedInkOf)};
     for (const PhaseInk& each : kPhases) base_.key.push_back({each.ink, std::string(each.phase)});
     base_.key.push_back({"due", "CPUs: its threads share them with others"});
@@ -141,6 +144,7 @@ JobSample SampleOf(double at, const JobView& job, const ResidencyJob* seen) {
   if (seen->fetches > 0) {
     sample.waited_share =
         static_cast<double>(seen->fetches_waited) / static_cast<double>(seen->fetches);
+    sample.waited_seconds = seen->fetch_wait_seconds;
   }
   return sample;
 }

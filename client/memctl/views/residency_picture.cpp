@@ -137,9 +137,11 @@ size_t AppendJob(const ResidencyJob& job, const Style& style, Lines* lines) {
   }
 
   if (style.header && job.fetches > 0) {
-    lines->push_back("last step: " + Counted(job.fetches, "fetch") + ", " +
-                     FormatBytes(job.bytes_fetched) + " to ranks; " +
-                     std::to_string(job.fetches_waited) + " waited for their update");
+    lines->push_back(
+        "last step: " + Counted(job.fetches, "fetch") + ", " + FormatBytes(job.bytes_fetched) +
+        " to ranks; " + std::to_string(job.fetches_waited) + " waited for their update" +
+        (job.fetch_wait_seconds > 0 ? ", " + FormatDuration(job.fetch_wait_seconds) + " together"
+                                    : ""));
   }
   return fold;
 }

@@ -133,9 +133,11 @@ void WriteSession(const SessionRow& session, JsonWriter* json) {
   json->Field("rcache_bytes", session.rcache_bytes);
   json->Field("host_to_device_bytes", session.bytes_h2d)
       .Field("device_to_host_bytes", session.bytes_d2h);
-  json->Field("requests", session.requests)
-      .Field("requests_parked", session.requests_parked)
-      .EndObject();
+  json->Field("requests", session.requests).Field("requests_parked", session.requests_parked);
+  json->Key("wait_seconds").BeginObject();
+  for (const RequestWaitKind& kind : kRequestWaitKinds)
+    json->Field(kind.name, static_cast<double>(session.waits.*kind.ns) / kNsPerSecond);
+  json->EndObject().EndObject();
 }
 
 void WriteChunk(const JobRow& job, ChunkId id, JsonWriter* json) {

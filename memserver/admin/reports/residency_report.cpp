@@ -4,6 +4,7 @@
 #include <cstring>
 #include <unordered_map>
 
+#include "base/clock.h"
 #include "base/text/json_writer.h"
 #include "memserver/admin/reports/report.h"
 
@@ -179,7 +180,9 @@ class Picture {
         .BeginObject()
         .Field("fetches", step.fetches)
         .Field("fetches_waited", step.fetches_waited);
-    json_.Field("bytes_fetched", step.bytes_fetched).EndObject();
+    json_.Field("bytes_fetched", step.bytes_fetched)
+        .Field("fetch_wait_seconds", static_cast<double>(step.fetch_wait_ns) / kNsPerSecond)
+        .EndObject();
   }
   void WriteColumns() {
     json_.Key("columns").BeginArray();

@@ -34,6 +34,7 @@ SessionRow RowOf(SessionSlot& slot) {
   row.bytes_d2h = slot.session->bytes_d2h;
   row.requests = slot.session->requests();
   row.requests_parked = slot.session->requests_parked;
+  row.waits = slot.session->waits.sums();
   return row;
 }
 
@@ -101,6 +102,7 @@ StepProgress ProgressOf(const Job& job) {
   step.fetches = job.sealed_traffic.fetches;
   step.fetches_waited = job.sealed_traffic.fetches_waited;
   step.bytes_fetched = job.sealed_traffic.bytes;
+  step.fetch_wait_ns = job.sealed_traffic.fetch_wait_ns;
 
   if (!job.IsRecorded() || !job.states->weights_ready()) return step;
   if (!job.updates.active()) {

@@ -32,7 +32,7 @@ std::string Residency(int chunks, const std::string& rcache_runs, const std::str
          R"("jobs":[{"id":7,"name":"gpt2-xl","state":"training","version":412,"step_seconds":2.25,"chunks":)" +
          std::to_string(chunks) +
          R"(,"chunk_bytes_max":268435456,"step":{"phase":"backward","chunks_done":4,"micro_batch":1,"micro_batches":1},)" +
-         R"("last_step":{"fetches":22,"fetches_waited":3,"bytes_fetched":1048576},"rows":[)" +
+         R"("last_step":{"fetches":22,"fetches_waited":3,"bytes_fetched":1048576,"fetch_wait_seconds":0.12},"rows":[)" +
          R"({"kind":"rcache","rank":0,"chunks_held":2,"bytes_limit":2147483648,"runs":)" +
          rcache_runs + "}," +
          R"({"kind":"host_pool","bytes_used":35000000000,"bytes_limit":68719476736,"runs":)" +
@@ -53,7 +53,7 @@ job gpt2-xl (7)   training, step 412 backward: 4/24 chunks   24 chunks of up to 
               0         10        20    used / limit
 rank 0 rCache CC..>...................  2 held / 2.00 GiB
 host pool     ............gggg........  32.6 GiB / 64.0 GiB
-last step: 22 fetches, 1.00 MiB to ranks; 3 waited for their update
+last step: 22 fetches, 1.00 MiB to ranks; 3 waited for their update, 120 ms together
 C in rCache   _ empty   . resident   g gradients
 )");
 }

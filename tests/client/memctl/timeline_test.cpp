@@ -32,6 +32,7 @@ RunMoment At(double seconds, uint64_t version, const char* phase, uint64_t waite
   job.phase = phase;
   job.fetches = 9;
   job.fetches_waited = waited;
+  job.fetch_wait_seconds = 0.25;
   moment.residency.jobs = {job};
   return moment;
 }
@@ -88,7 +89,7 @@ TEST(Timeline, EveryEventHasWhatAViewerNeeds) {
       EXPECT_TRUE(value.is_number()) << key;
     if (kind == "i") {
       ++marks;
-      EXPECT_EQ(event.at("name").as_string(), "2 fetches waited");
+      EXPECT_EQ(event.at("name").as_string(), "2 fetches waited, 250 ms together");
       EXPECT_EQ(event.at("s").as_string(), "t");
     }
   }

@@ -102,7 +102,8 @@ TEST_F(AdminApiTest, ResidencyIsRunLengthEncoded) {
       HasSubstr(
           R"("step":{"phase":"backward","chunks_done":4,"micro_batch":1,"micro_batches":2})"));
   EXPECT_THAT(body,
-              HasSubstr(R"("last_step":{"fetches":9,"fetches_waited":2,"bytes_fetched":36864})"));
+              HasSubstr(R"("last_step":{"fetches":9,"fetches_waited":2,"bytes_fetched":36864,)"
+                        R"("fetch_wait_seconds":0.25})"));
   EXPECT_THAT(body, HasSubstr(R"("chunks":{">":1,"<":1,"C":2,".":2}})"));
   EXPECT_THAT(BodyOf("/v1/residency"), HasSubstr(R"("runs":[[".",2]])"))
       << "without a job, all of them";

@@ -112,8 +112,13 @@ inline JobRow GptJob() {
               .chunks_done = 4,
               .fetches = 9,
               .fetches_waited = 2,
-              .bytes_fetched = 36'864};
-  gpt.sessions = {{.session = 8, .rank = 0, .pid = 100, .rcache_bytes = 1024},
+              .bytes_fetched = 36'864,
+              .fetch_wait_ns = kNsPerSecond / 4};
+  gpt.sessions = {{.session = 8,
+                   .rank = 0,
+                   .pid = 100,
+                   .rcache_bytes = 1024,
+                   .waits = {.fetch_ns = kNsPerSecond / 2, .gradient_ns = kNsPerSecond}},
                   {.session = 9, .rank = 1, .pid = 101, .rcache_bytes = 1024}};
   for (int state = 0; state < 6; ++state) {
     gpt.chunks.push_back({.state = static_cast<ChunkState>(state),

@@ -168,6 +168,10 @@ TEST(Metrics, CarryTheNumbersOfTheSnapshot) {
         R"(tidepool_job_steps_total{job_name="gpt"} 41)",
         R"(tidepool_job_step_fetches{job_name="gpt",waited="no"} 7)",
         R"(tidepool_job_step_fetches{job_name="gpt",waited="yes"} 2)",
+        R"(tidepool_job_step_fetch_wait_seconds{job_name="gpt"} 0.25)",
+        R"(tidepool_rank_request_wait_seconds_total{job_name="gpt",rank="0",kind="fetch"} 0.5)",
+        R"(tidepool_rank_request_wait_seconds_total{job_name="gpt",rank="0",kind="gradient"} 1)",
+        R"(tidepool_rank_request_wait_seconds_total{job_name="gpt",rank="1",kind="claim"} 0)",
         R"(tidepool_rank_requests_total{job_name="gpt",rank="1"} 0)"}) {
     EXPECT_THAT(text, HasSubstr("\n" + std::string(line) + "\n"));
   }

@@ -112,6 +112,8 @@ TEST_F(SnapshotTest, CountsTheFetchesOfTheLastStepAndThoseThatWaited) {
   EXPECT_EQ(Look().step.fetches, 2u);
   EXPECT_EQ(Look().step.fetches_waited, 0u);
   EXPECT_EQ(Look().step.bytes_fetched, 2 * kElements * sizeof(float));
+  world_.clock().Advance(3 * kNsPerMs);
+  EXPECT_EQ(Look().sessions[0].waits.fetch_ns, 0) << "it waits still";
   Work();
   while (const auto answer = rank_->Take()) {
     if (answer->counter == early) break;
@@ -121,6 +123,10 @@ TEST_F(SnapshotTest, CountsTheFetchesOfTheLastStepAndThoseThatWaited) {
   Work();
   EXPECT_EQ(Look().step.fetches, 1u);
   EXPECT_EQ(Look().step.fetches_waited, 1u);
+  EXPECT_GE(Look().step.fetch_wait_ns, 3 * kNsPerMs);
+  EXPECT_LT(Look().step.fetch_wait_ns, 4 * kNsPerMs);
+  EXPECT_EQ(Look().sessions[0].waits.fetch_ns, Look().step.fetch_wait_ns);
+  EXPECT_EQ(Look().sessions[0].waits.gradient_ns, 0);
 }
 
 }  // namespace snapshot_test
