@@ -38,15 +38,23 @@ Status CheckAlike(const ChunkLayout& layout, Rank rank, uint64_t rcache_bytes) {
   return {};
 }
 
-void CheckGroups(const CacheSetup& setup) {
+Status CheckGroups(const CacheSetup& setup) {
   const ChunkLayout& layout = *setup.layout;
   for (ChunkId chunk = 0; chunk < layout.chunks.size(); ++chunk) {
     if (!layout.IsMember(chunk, setup.rank) || layout.ShardCount(chunk) == 1) continue;
-    const Collective* group = setup.groups[layout.chunks[chunk].data_group];
+    const uint32_t number = layout.chunks[chunk].data_group;
+    const Collective* group = setup.groups[number];
+    if (group == nullptr) {
+      return Status(ErrorId::kUsageError, "data group " + std::to_string(number) + " has " +
+                                              std::to_string(layout.ShardCount(chunk)) +
+                                              " ranks, and no collective is given for it")
+          .Fix("give EngineParts::groups one for each data group of several ranks");
+    }
     TP_CHECK(group->world() == layout.ShardCount(chunk) &&
                  group->rank() == layout.ShardIndex(chunk, setup.rank),
              "a data group's collective has the group's ranks in the layout's order");
   }
+  return {};
 }
 
 }  // namespace
@@ -68,7 +76,8 @@ Result<std::unique_ptr<ParameterCache>> ParameterCache::Create(CacheSetup setup)
   }
 
   TP_RETURN_IF_ERROR(CheckAlike(layout, setup.rank, attachment.rcache_bytes - tail));
-  CheckGroups(setup);
+  setup.groups.resize(layout.data_groups.size());
+  TP_RETURN_IF_ERROR(CheckGroups(setup));
   return std::unique_ptr<ParameterCache>(new ParameterCache(std::move(setup)));
 }
 

@@ -49,7 +49,7 @@ struct CacheSetup {  // all pointers must outlive the cache
   const ChunkLayout* layout = nullptr;
   Rank rank = 0;
   client::ChunkService* service = nullptr;  // attached; the cache uses all of its rCache memory
-  // By data group; null where this rank is not a member or the group has one rank.
+  // By data group; null (or missing) where this rank is not a member or the group has one rank.
   std::vector<Collective*> groups;
   Clock* clock = nullptr;
   CacheOptions options;

@@ -60,9 +60,9 @@ struct EngineOptions {
 // rank is not a member) must outlive the engine.
 struct EngineParts {
   client::ChunkService* service = nullptr;
-  // By data group; RunSession::groups makes them for the layout. Exclusive to the engine: it starts
-  // transfers whenever a chunk arrives, also between its calls, so other code's operations would
-  // come at a different position on each rank.
+  // By data group, empty for one rank; RunSession::groups makes them. Exclusive to the engine: it
+  // starts transfers whenever a chunk arrives, also between its calls, so other code's operations
+  // would come at a different position on each rank.
   std::vector<Collective*> groups;
   // By ParameterId: dense leaves with their chunks' dtypes; the engine frees their own memory.
   std::vector<at::Tensor> parameters;

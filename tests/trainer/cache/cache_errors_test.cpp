@@ -32,11 +32,11 @@ class CacheErrors : public ::testing::Test {
         std::make_unique<MemoryChunkService>(server_.get(), 0, layout_.RcacheBytes(0, 2), 1, 2);
   }
 
-  Result<std::unique_ptr<ParameterCache>> Open() {
+  Result<std::unique_ptr<ParameterCache>> Open(std::vector<Collective*> groups = {nullptr}) {
     CacheSetup setup;
     setup.layout = &layout_;
     setup.service = service_.get();
-    setup.groups = {nullptr};
+    setup.groups = std::move(groups);
     setup.clock = &clock_;
     setup.options.separate_while_recording = false;
     return ParameterCache::Create(std::move(setup));
@@ -94,9 +94,12 @@ class DataGroups : public CacheErrors {
       setup.groups.push_back(found == members.end() || members.size() == 1 ? nullptr
                                                                            : ranks_.back().get());
     }
+    if (!gives_groups_) setup.groups.clear();
     setup.clock = &clock_;
     return ParameterCache::Create(std::move(setup)).status();
   }
+
+  bool gives_groups_ = true;
 
   std::vector<std::unique_ptr<testing::ThreadGroup>> shared_;
   std::vector<std::unique_ptr<testing::ThreadCollective>> ranks_;
@@ -119,6 +122,17 @@ TEST_F(DataGroups, OfRanksThatWouldDecideApartAreRefused) {
   expect_refused(OpenWith({{0, 1}, {0}, {1}}, {3, 2, 3}));
   // In order of chunks: before the shared ones, and behind them.
   expect_refused(OpenWith({{0}, {0, 1}, {1}}, {2, 3, 2}));
+}
+
+TEST_F(CacheErrors, ASingleRankNeedsNoGroups) {
+  EXPECT_TRUE(Open({}).ok());
+}
+
+TEST_F(DataGroups, ASharedOneWithoutACollectiveIsNamed) {
+  gives_groups_ = false;
+  const Status refused = OpenWith({{0, 1}}, {3});
+  EXPECT_EQ(refused.id(), ErrorId::kUsageError);
+  EXPECT_EQ(refused.what(), "data group 0 has 2 ranks, and no collective is given for it");
 }
 
 TEST_F(CacheErrors, NoRoomForOneBlockIsRefusedWithTheSizeThatWorks) {
