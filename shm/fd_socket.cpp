@@ -172,6 +172,19 @@ bool WaitForSocket(int socket, short events, int64_t timeout_ns) {
   }
 }
 
+namespace {
+
+// Fits every program; those that know more replace it.
+Status NobodyAt(const std::string& path, const char* what) {
+  return Status(ErrorId::kNoServer, what)
+      .Where(path)
+      .Fix(
+          "start one with `memserver run`, or name the directory of one that runs (--socket-dir, "
+          "TIDEPOOL_SOCKET_DIR)");
+}
+
+}  // namespace
+
 Result<UniqueFd> ConnectSocket(Clock* clock, const std::string& path, int64_t timeout_ns) {
   TP_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -194,9 +207,8 @@ Result<UniqueFd> ConnectSocket(Clock* clock, const std::string& path, int64_t ti
     const bool shortage =
         (IsShortage(errno) || errno == ENFILE) && !TP_PLANTED("shm.shortage_is_nobody");
     if (!shortage && errno != EAGAIN && errno != EINTR) {
-      return Status(ErrorId::kNoServer, "no memserver answers at this socket")
-          .Where(path)
-          .Why(std::strerror(errno));
+      const std::string why = std::strerror(errno);
+      return NobodyAt(path, "no memserver answers at this socket").Why(why);
     }
 
     if (clock->NowNs() >= end && shortage) {
@@ -204,8 +216,7 @@ Result<UniqueFd> ConnectSocket(Clock* clock, const std::string& path, int64_t ti
           .Where(path)
           .Why(std::strerror(errno));
     }
-    if (clock->NowNs() >= end)
-      return Status(ErrorId::kNoServer, "memserver does not accept connections").Where(path);
+    if (clock->NowNs() >= end) return NobodyAt(path, "memserver does not accept connections");
     clock->SleepNs(kNsPerMs);
   }
   return socket;

@@ -139,6 +139,8 @@ TEST_F(ListenTest, WithoutAServerTheErrorNamesThePathAndTheRemedy) {
   const auto client = ConnectSocket(RealClock(), directory_ + "/data.sock", kNsPerSecond);
   ASSERT_EQ(client.status().id(), ErrorId::kNoServer);
   EXPECT_EQ(client.status().exit_code(), kExitNoServer);
+  EXPECT_NE(client.status().fix().find("memserver run"), std::string::npos);
+  EXPECT_EQ(client.status().fix().find("--standalone"), std::string::npos) << "not all have it";
   const std::string text = client.status().Format();
   EXPECT_NE(text.find(directory_), std::string::npos) << text;
   EXPECT_NE(text.find("memserver run"), std::string::npos) << text;

@@ -165,6 +165,9 @@ Result<SessionTask> ModuleJob::MakeTask() {
   task.clock = clock_;
   task.note = settings_.note;
   task.resumes = resume_;
+  task.no_server_fix =
+      "start one with `memserver run`, name the directory of one that runs (server), or ask for a "
+      "private one (standalone)";
   if (!run.output.quiet) {
     task.say = [](const std::string& line) {
       std::cerr << "tidepool: " + line + "\n" << std::flush;

@@ -193,8 +193,9 @@ Status RunSession::TakeSlot(const client::ClientOptions& options) {
 
     const bool taken = made.status().id() == ErrorId::kRankTaken && task_.resumes;
     if (!taken || waited_ns > waits_.slot_timeout_ns) {
-      const Status why =
-          taken ? SeatStaysTaken(made.status(), waited_ns, standalone()) : made.status();
+      Status why = taken ? SeatStaysTaken(made.status(), waited_ns, standalone()) : made.status();
+      const bool is_alone = why.id() == ErrorId::kNoServer && !standalone();
+      if (is_alone && !task_.no_server_fix.empty()) why = Status(why).Fix(task_.no_server_fix);
       return why.where().empty() ? Status(why).Where("memserver at " + options.socket_dir) : why;
     }
 

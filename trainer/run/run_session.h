@@ -73,6 +73,8 @@ struct SessionTask {
   std::function<void(const Status&)> stuck = nullptr;  // see Rendezvous::stuck
   // Called while waiting for other ranks; an error ends the wait.
   std::function<Status()> interrupted = nullptr;
+  // What to do if no server answers, in terms of the program that runs; empty: as the error says.
+  std::string no_server_fix = {};
   SessionDevice device = {};
 };
 

@@ -85,6 +85,9 @@ Status TrainingRun::MakeSession() {
                                  : Status();
   };
   task.say = [this](const std::string& line) { voice_.SayWait(line); };
+  task.no_server_fix =
+      "start one with `memserver run`, name the directory of one that runs (--socket-dir), or give "
+      "--standalone for a private one";
   // Before LibTorch takes any device memory.
   if (!options_.output.dry_run)
     TP_RETURN_IF_ERROR(WithShares(device_->MakeRcache(plan_.spec.rcache_bytes), ShortAt::kRcache));
