@@ -1,34 +1,40 @@
 // bench_sample: tokens per second of `trainer sample`, compared with the model's forward of one
 // token after another, with nothing chosen and nothing printed.
 //
-// A model with random weights, fp32, in this process; the threads are those that the command picks.
+// Models with random weights, fp32, in this process; the threads are those that the command picks.
 // The first row has the forward with the same cache of keys and values as its peer, so the rest is
 // the choice of a token and its text. The second one has the matrices alone: each weight matrix by
-// one vector, which no forward can do without. The third says what other threads would have done.
+// one vector, which no forward can do without. The third compares the threads that were picked with all others
+// that were tried.
 #include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <torch/types.h>
 
+#include "base/clock.h"
+#include "base/text/plural.h"
 #include "bench/harness/rounds.h"
 #include "bench/harness/row.h"
 #include "trainer/model/generate.h"
 #include "trainer/model/gpt_init.h"
 #include "trainer/threads/compute_threads.h"
+#include "trainer/threads/cpu_watch.h"
 
 namespace tidepool::bench {
 namespace {
 
 using namespace trainer;  // NOLINT: the program has nothing else
 
-constexpr double kTarget = 0.8;
+// Two numbers of threads that are equally fast differ by chance.
+constexpr double kTarget = 0.8, kThreadsTarget = 0.9;
 constexpr const char* kHelp =
     "usage: bench_sample [--json FILE] [--preset NAME] [--tokens N] [--rounds N]\n"
-    "Continues a text by N tokens (default 100), as `trainer sample` does, with a model of this "
-    "form (default gpt2-124m).\n";
+    "Continues a text by N tokens (default 50), as `trainer sample` does, with a model of this "
+    "form\n(default: quickstart, then gpt2-124m).\n";
 
 class Sampling {
  public:
@@ -59,6 +65,12 @@ class Sampling {
     for (uint64_t i = 0; i < options_.tokens; ++i) model_.NextLogits(token, &cache);
   }
 
+  // What the command tries threads with.
+  void Token() {
+    KvCache cache;
+    model_.NextLogits(torch::zeros({1, 1}, torch::kInt64), &cache);
+  }
+
   void Matrices() {
     const torch::NoGradGuard no_grad;
     for (uint64_t i = 0; i < options_.tokens; ++i) {
@@ -74,16 +86,14 @@ class Sampling {
   std::vector<at::Tensor> matrices_, vectors_;
 };
 
-int Main(int argc, char** argv) {
-  RowPrinter printer(argc, argv, kHelp);
-  const std::string preset = printer.Word("--preset", "gpt2-124m");
-  const uint64_t asked = printer.Number("--tokens", 100), count = printer.Number("--rounds", 5);
-  printer.NoMoreArguments();
-
+// Measures one model.
+void Measure(const std::string& preset, uint64_t asked, uint64_t count, RowPrinter* printer) {
   const GptShape shape = OrDie(FindGptPreset(preset));
   const uint64_t tokens = std::min<uint64_t>(asked, static_cast<uint64_t>(shape.context) - 1);
-  const int picked = static_cast<int>(UseThreads(0, 1));
   Sampling sampling(shape, tokens);
+  const SteadyClock clock;
+  const uint32_t picked = UseFastestThreads([&] { sampling.Token(); }, &clock);
+  const auto cpus = CpuWatch::Start(picked, &clock);
 
   Rounds rounds;
   const size_t sample = rounds.AddWay([&] { sampling.Sample(); });
@@ -91,13 +101,16 @@ int Main(int argc, char** argv) {
   const size_t matrices = rounds.AddWay([&] { sampling.Matrices(); });
 
   std::vector<size_t> others;
-  for (int threads = 1; threads < picked; threads *= 2) {
+  const auto use = [](uint32_t threads) { at::set_num_threads(static_cast<int>(threads)); };
+  const uint32_t most = std::max(1U, std::thread::hardware_concurrency());
+  for (uint32_t threads = most; threads > 0; threads /= 2) {
+    if (threads == picked) continue;
     others.push_back(rounds.AddWay(
-        [&] {
+        [&sampling, use, picked] {
           sampling.Sample();
-          at::set_num_threads(picked);
+          use(picked);
         },
-        [threads] { at::set_num_threads(threads); }));
+        [use, threads] { use(threads); }));
   }
 
   rounds.Run(count);
@@ -114,13 +127,28 @@ int Main(int argc, char** argv) {
                    .ratios = rounds.Faster(sample, peer),
                    .dropped = rounds.dropped(),
                    .target = target},
-                  &printer);
+                  printer);
   };
 
   add("a token", "the forward alone", forward, kTarget);
   add("a token beside its matrices", "its matrices alone", matrices, std::nullopt);
-  if (!others.empty())
-    add("a token beside fewer threads", "the best of them", rounds.FastestOf(others), std::nullopt);
+  if (!others.empty()) {
+    add("a token with " + Counted(picked, "thread") + ", as picked",
+        "the best other number of threads", rounds.FastestOf(others), kThreadsTarget);
+  }
+}
+
+int Main(int argc, char** argv) {
+  RowPrinter printer(argc, argv, kHelp);
+  const std::string preset = printer.Word("--preset", "");
+  const uint64_t asked = printer.Number("--tokens", 50), count = printer.Number("--rounds", 5);
+  printer.NoMoreArguments();
+
+  if (!preset.empty()) {
+    Measure(preset, asked, count, &printer);
+  } else {
+    for (const char* each : {"quickstart", "gpt2-124m"}) Measure(each, asked, count, &printer);
+  }
   return printer.Finish();
 }
 

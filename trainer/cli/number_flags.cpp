@@ -62,7 +62,7 @@ constexpr std::array kFlags{
     Real("--lr-decay", 0, 1e6L, "the rate is divided by 1 + steps times this: 0 is none"),
     Whole("--checkpoint-every", 0, kSteps, "it counts steps; 0 is never"),
     Whole("--keep", 0, 1e6L, "it counts checkpoints; 0 keeps all"),
-    Whole("--threads", 0, 4096, "0 is a fair part of the cores"),
+    Whole("--threads", 0, 4096, "0 leaves the number to trainer"),
     Whole("--log-every", 1, kSteps, "it counts steps; --quiet shows none"),
     Whole("--tokens", 1, 1 << 20, "a sample has at least one token"),
     Real("--temperature", 0, 1000, "0 takes the likeliest token, and with more all are alike"),

@@ -1,7 +1,9 @@
 // `trainer sample DIR PROMPT` and `trainer version`: commands that use LibTorch without training.
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/text/error_text.h"
+#include "base/text/plural.h"
 #include "client/protocol.h"
 #include "trainer/comm/nccl/nccl_version.h"
 #include "trainer/threads/compute_threads.h"
@@ -23,6 +26,7 @@
 #include "trainer/data/tokenizer_file.h"
 #include "trainer/model/generate.h"
 #include "trainer/inputs/model_config.h"
+#include "trainer/launch/stop_flag.h"
 #include "trainer/cli/run.h"
 #include "trainer/inputs/saved_model.h"
 #include "trainer/inputs/weights_file.h"
@@ -61,15 +65,26 @@ Status LoadModel(Gpt* model, const ModelConfig& config, const RunOptions& option
   return {};
 }
 
+// The threads that were asked for, else those with which this model chooses a token fastest now. An
+// exact repetition of a text needs the same number.
+uint32_t PickThreads(Gpt* model, uint32_t wanted, const Clock* clock) {
+  if (wanted > 0) return UseThreads(wanted, 1);
+  const at::Tensor token = torch::zeros({1, 1}, torch::kInt64);
+  const auto choose = [&] {
+    KvCache cache;
+    model->NextLogits(token, &cache);
+  };
+  return UseFastestThreads(choose, clock);
+}
+
 // Prints the speed only on a terminal: a pipe gets the text alone.
-void ShowSpeed(uint64_t tokens, int64_t ns) {
+void ShowSpeed(uint64_t tokens, int64_t ns, uint32_t threads) {
   if (isatty(STDERR_FILENO) == 0 || ns <= 0) return;
   const double seconds = static_cast<double>(ns) / kNsPerSecond;
   std::array<char, 64> text{};
-  std::snprintf(text.data(), text.size(), "%llu tokens in %.1f s: %.0f a second\n",
-                static_cast<unsigned long long>(tokens), seconds,
+  std::snprintf(text.data(), text.size(), " in %.1f s: %.0f a second, with ", seconds,
                 static_cast<double>(tokens) / seconds);
-  std::cerr << text.data();
+  std::cerr << Counted(tokens, "token") << text.data() << Counted(threads, "thread") << "\n";
 }
 
 // Converts between text and a model's tokens.
@@ -128,7 +143,11 @@ class Speech {
 class Sampler {
  public:
   Sampler(Gpt* model, Speech speech, const RunOptions& options, const Clock* clock)
-      : model_(model), speech_(std::move(speech)), clock_(clock) {
+      : model_(model),
+        speech_(std::move(speech)),
+        clock_(clock),
+        threads_(PickThreads(model, options.device.threads, clock)),
+        cpus_(CpuWatch::Start(threads_, clock)) {
     generate_.tokens = options.sample.tokens;
     generate_.temperature = options.sample.temperature;
     generate_.top_k = options.sample.top_k;
@@ -136,12 +155,12 @@ class Sampler {
   }
 
   // Prints each token as it is chosen; returns the text with its continuation. Each call uses a new
-  // seed, even for the same text.
+  // seed, even for the same text. A signal ends the text early where StopFlag is installed.
   Result<std::string> Continue(std::string text) {
     const int64_t begin_ns = clock_->NowNs();
     const std::vector<int64_t> prompt = speech_.Tokens(text);
     const auto show = [&](int64_t token) {
-      if (speech_.EndsText(token)) return false;
+      if (speech_.EndsText(token) || StopFlag::Requested()) return false;
       text += speech_.Text(token);
       return static_cast<bool>(std::cout << speech_.Text(token) << std::flush);
     };
@@ -149,7 +168,7 @@ class Sampler {
                         Generate(model_, prompt, generate_, show));
 
     std::cout << std::endl;
-    ShowSpeed(tokens.size(), clock_->NowNs() - begin_ns);
+    ShowSpeed(tokens.size(), clock_->NowNs() - begin_ns, threads_);
     ++generate_.seed;
     return text;
   }
@@ -158,15 +177,19 @@ class Sampler {
   Gpt* const model_;
   Speech speech_;
   const Clock* const clock_;
+  const uint32_t threads_;
+  const std::unique_ptr<CpuWatch> cpus_;
   GenerateOptions generate_;
 };
 
-// Each line is a text to continue; an empty line continues the last result.
+// Each line is a text to continue; an empty line continues the last result. Ctrl-C ends a text, and
+// the program where none is being written.
 Status Converse(Sampler* sampler) {
   const bool to_people = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
   if (to_people)
     std::cerr
-        << "Each line is a text to continue, an empty one goes on with the last; Ctrl-D ends.\n";
+        << "Each line is a text to continue, an empty one goes on with the last; Ctrl-C ends a "
+           "text, Ctrl-D the program.\n";
   const auto ask = [to_people] {
     if (to_people) std::cout << "> " << std::flush;
   };
@@ -175,7 +198,10 @@ Status Converse(Sampler* sampler) {
   for (ask(); std::getline(std::cin, line); ask()) {
     if (!line.empty()) text = line;
     if (text.empty()) continue;
+    StopFlag::Install();
     TP_ASSIGN_OR_RETURN(text, sampler->Continue(std::move(text)));
+    if (StopFlag::Signal() == SIGTERM) break;
+    StopFlag::Uninstall();
   }
   return {};
 }
@@ -191,7 +217,7 @@ Status Sample(const RunOptions& options) {
   }
 
   const SteadyClock clock;
-  const auto cpus = CpuWatch::Start(UseThreads(options.device.threads, 1), &clock);
+  UseThreads(options.device.threads, 1);
   TP_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(options.sample.weights_dir));
   TP_ASSIGN_OR_RETURN(Speech speech, Speech::Of(config, options));
   Gpt model(config.shape, torch::TensorOptions().dtype(torch::kFloat32), config.lora);
@@ -199,6 +225,7 @@ Status Sample(const RunOptions& options) {
 
   Sampler sampler(&model, std::move(speech), options, &clock);
   if (options.sample.interactive) return Converse(&sampler);
+  StopFlag::Install();
   std::cout << options.sample.prompt << std::flush;
   return sampler.Continue(options.sample.prompt).status();
 }
@@ -207,7 +234,7 @@ Status Sample(const RunOptions& options) {
 
 int RunSample(const RunOptions& options) {
   const Status status = Sample(options);
-  if (status.ok()) return kExitOk;
+  if (status.ok()) return StopFlag::Requested() ? 128 + StopFlag::Signal() : kExitOk;
   std::cerr << ErrorText(status) << "\n";
   return status.exit_code();
 }

@@ -130,7 +130,8 @@ void AddSampleFlags(CLI::App* app, RunOptions* o) {
 
   app->add_option("--seed", o->model.seed, "seed of the choice")->capture_default_str();
 
-  app->add_option("--threads", o->device.threads, "compute threads; 0: all cores")
+  app->add_option("--threads", o->device.threads,
+                  "compute threads; 0: as many as are fastest for this model, by a short trial")
       ->capture_default_str();
 }
 

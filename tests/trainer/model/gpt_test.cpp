@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -311,6 +312,30 @@ TEST(Gpt, ItsCacheOfKeysAndValuesChangesNothingButRounding) {
     }
     EXPECT_THROW(model->NextLogits(tokens.slice(1, 0, 1), &cache), c10::Error);  // it is full
   }
+}
+
+// A temperature at which all tokens are alike; far more of them than are ranked at once.
+TEST(Generate, ChoosesAmongAllTokensOrAmongTheLikeliestAlone) {
+  GptShape wide = kSmall;
+  wide.vocab = 300;
+  auto model = MakeModel(wide);
+  std::set<int64_t> of_all, of_five, likeliest;
+  GenerateOptions options{.tokens = 1, .temperature = 1000.F};
+
+  for (options.seed = 1; options.seed <= 1000; ++options.seed) {
+    options.top_k = 0;
+    of_all.insert(Generate(model.get(), {1, 2}, options).value().front());
+    options.top_k = 5;
+    of_five.insert(Generate(model.get(), {1, 2}, options).value().front());
+  }
+  for (uint32_t kept = 1; kept <= 5; ++kept) {
+    options.top_k = kept;
+    for (options.seed = 1; options.seed <= 60; ++options.seed)
+      likeliest.insert(Generate(model.get(), {1, 2}, options).value().front());
+    EXPECT_EQ(likeliest.size(), kept) << "each more adds one";
+  }
+  EXPECT_GT(of_all.size(), 250U) << "of 289 to be expected";
+  EXPECT_EQ(of_five, likeliest);
 }
 
 TEST(Generate, TellsEachTokenAndStopsWhereNoMoreAreWanted) {

@@ -329,6 +329,18 @@ TEST_F(DryRun, FindsWhatTheRunWouldEndWith) {
   }
 }
 
+TEST_F(PrivateServer, ASampleThatIsInterruptedEndsItsLine) {
+  ExpectDone(Start(Words("saved", {{"--standalone", ""}, {"--steps", "1"}})).get());
+  const auto sample =
+      Start({"sample", Out("saved") + "/weights", "Once upon", "--tokens", "1000000"});
+  ASSERT_TRUE(sample->WaitForOutput("Once upon", kRunNs)) << sample->Output();
+  sample->Signal(SIGINT);
+  const auto end = sample->Wait(kRunNs);
+  ASSERT_TRUE(end);
+  EXPECT_EQ(end->exit_code, 128 + SIGINT) << "signal " << end->signal;
+  EXPECT_EQ(sample->Output().back(), '\n');
+}
+
 // The number behind `key` in a line of JSON; the last one where there are several lines.
 uint64_t NumberOf(const std::string& text, const std::string& key) {
   const size_t at = text.rfind("\"" + key + "\":");
