@@ -288,7 +288,7 @@ int Main(int argc, const char* const* argv) {
 
   if (!HasFio())
     std::fprintf(stderr,
-                 "bench_nvme: the program fio is missing (Debian: apt-get install fio): the rows "
+                 "bench_nvme: the program fio is missing (scripts/setup --bench): the rows "
                  "stand alone\n");
 
   if (only != "steps") MeasurePieces({path, pairs, block_bytes}, &rows);

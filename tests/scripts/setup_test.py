@@ -72,6 +72,12 @@ class Machine(unittest.TestCase):
         self.assertEqual(self.apt_calls(), [])
         self.assertFalse(os.path.exists(os.path.join(self.folder.name, "deps")))
 
+    def test_what_benchmarks_compare_with_is_installed_where_it_is_asked_for(self):
+        done = self.setup("--check", "--no-torch", "--bench")
+        self.assertEqual((done.returncode, done.stdout.strip()), (9, "setup: missing Debian packages: fio"))
+        self.installed([*package_names(), "fio"])
+        self.assertEqual(self.setup("--check", "--no-torch", "--bench").returncode, 0)
+
     def test_a_browser_is_installed_where_it_is_asked_for(self):
         self.assertNotIn("chromium", self.setup("--check", "--no-torch").stdout)
         done = self.setup("--check", "--no-torch", "--browser")
