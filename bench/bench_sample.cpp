@@ -4,8 +4,8 @@
 // Models with random weights, fp32, in this process; the threads are those that the command picks.
 // The first row has the forward with the same cache of keys and values as its peer, so the rest is
 // the choice of a token and its text. The second one has the matrices alone: each weight matrix by
-// one vector, which no forward can do without. The third compares the threads that were picked with all others
-// that were tried.
+// one vector, which no forward can do without. The third compares the threads that were picked with
+// all others that were tried.
 #include <algorithm>
 #include <cstdio>
 #include <optional>

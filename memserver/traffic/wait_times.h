@@ -28,7 +28,7 @@ class WaitTimes {
     *SumOf(static_cast<shm::Op>(request.op)) += waited_ns;
     return waited_ns;
   }
-  // Of all requests whose wait has ended.
+  // The sums over all requests whose wait has ended.
   const RequestWaits& sums() const { return sums_; }
 
  private:

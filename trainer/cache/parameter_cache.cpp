@@ -50,6 +50,7 @@ Status CheckGroups(const CacheSetup& setup) {
                                               " ranks, and no collective is given for it")
           .Fix("give EngineParts::groups one for each data group of several ranks");
     }
+
     TP_CHECK(group->world() == layout.ShardCount(chunk) &&
                  group->rank() == layout.ShardIndex(chunk, setup.rank),
              "a data group's collective has the group's ranks in the layout's order");

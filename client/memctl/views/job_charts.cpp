@@ -97,6 +97,7 @@ class Charts {
     Add("Fetches that waited for an update, of the step before",
         {CurveOf(samples_, "share that waited", "due", &JobSample::waited_share)}, 0,
         AxisUnit::kShare);
+
     Add("Time that these fetches waited, together",
         {CurveOf(samples_, "time waited", "due", &JobSample::waited_seconds)}, 0,
         AxisUnit::kSeconds);

@@ -250,6 +250,7 @@ void WriteSteps(const Snapshot& now, Exposition* out) {
                {name, {"waited", "no"}});
     to->Sample(job.step.fetches_waited, {name, {"waited", "yes"}});
   });
+
   out->Gauge("tidepool_job_step_fetch_wait_seconds",
              "Seconds that the fetches of the last sealed step waited for updates, together.");
   OfJobs(now, out, [](const JobRow& job, const Label& name, Exposition* to) {
@@ -274,6 +275,7 @@ void WriteRanks(const Snapshot& now, Exposition* out) {
   each([out](const SessionRow& row, const Label& name, const Label& rank) {
     out->Sample(row.requests_parked, {name, rank});
   });
+
   out->Counter("tidepool_rank_request_wait_seconds_total",
                "Seconds that requests of a rank waited before they began, by kind; those that wait "
                "at once each count.");
@@ -283,6 +285,7 @@ void WriteRanks(const Snapshot& now, Exposition* out) {
                   {name, rank, {"kind", kind.name}});
     }
   });
+
   out->Counter("tidepool_rank_transfer_bytes_total",
                "Bytes that were copied for a rank since it attached.");
   each([out](const SessionRow& row, const Label& name, const Label& rank) {

@@ -134,6 +134,7 @@ void WriteSession(const SessionRow& session, JsonWriter* json) {
   json->Field("host_to_device_bytes", session.bytes_h2d)
       .Field("device_to_host_bytes", session.bytes_d2h);
   json->Field("requests", session.requests).Field("requests_parked", session.requests_parked);
+
   json->Key("wait_seconds").BeginObject();
   for (const RequestWaitKind& kind : kRequestWaitKinds)
     json->Field(kind.name, static_cast<double>(session.waits.*kind.ns) / kNsPerSecond);

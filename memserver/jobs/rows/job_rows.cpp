@@ -30,6 +30,7 @@ SessionRow RowOf(SessionSlot& slot) {
                  .pid = slot.pid,
                  .rcache_bytes = slot.rcache_bytes};
   if (slot.session == nullptr) return row;
+
   row.bytes_h2d = slot.session->bytes_h2d;
   row.bytes_d2h = slot.session->bytes_d2h;
   row.requests = slot.session->requests();
