@@ -206,11 +206,15 @@ Status ParameterCache::FinishStep() {
   if (!status_.ok()) return status_;
   if (!pass_.training()) return NotInPass("FinishStep");
   TP_RETURN_IF_ERROR(Latch(chunks_.FinishTransfers()));
-  if (!pass_.End()) return {};
+  const bool is_new = pass_.End();
+  if (order_told_ && !is_new) return {};
+  order_told_ = true;
 
-  // Declares a new order: updates then run in the order in which the next forward needs them.
+  // Declares a new order, recorded or foreseen: updates then run in the order in which the next
+  // forward needs them.
   std::vector<ChunkId> order = FirstUseOrder(schedule(PassKind::kTrain));
   std::erase_if(order, [this](ChunkId chunk) { return layout_.chunks[chunk].frozen; });
+  if (order.empty()) return {};
   return Latch(service_->DeclareSchedule(order));
 }
 

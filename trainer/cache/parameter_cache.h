@@ -64,7 +64,10 @@ class ParameterCache {
   static Result<std::unique_ptr<ParameterCache>> Create(CacheSetup setup);
 
   // Sets an order that is known in advance, as if a pass of this kind had recorded it.
-  void Declare(PassKind kind, AccessSchedule schedule) { pass_.Declare(kind, std::move(schedule)); }
+  void Declare(PassKind kind, AccessSchedule schedule) {
+    if (kind == PassKind::kTrain) order_told_ = false;
+    pass_.Declare(kind, std::move(schedule));
+  }
 
   // Begins a pass on parameters of `version`; a new version makes everything in the rCache stale
   // except frozen chunks. Ends the previous pass. Errors: kRcacheTooSmall (the known order needs
@@ -178,6 +181,7 @@ class ParameterCache {
   CachePass pass_;
   ChunkGradients gradients_;
   Status status_;
+  bool order_told_ = false;  // to the server, which updates in this order
 };
 
 }  // namespace tidepool::trainer

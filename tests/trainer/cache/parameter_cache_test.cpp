@@ -292,6 +292,12 @@ TEST(ParameterCache, TheOrderOfUpdatesIsDeclaredOnceItIsKnown) {
   const ToyResult result = RunToy(config);
   EXPECT_EQ(result.declared, FirstUseOrder(result.ranks[0].schedule));
   EXPECT_EQ(result.declared.size(), result.layout.chunks.size());
+  // An order that was foreseen is followed from the first step on, and nothing is recorded.
+  config.declared = result.ranks[0].schedule;
+  const ToyResult foreseen = RunToy(config);
+  ASSERT_NO_FATAL_FAILURE(ExpectGood(foreseen));
+  EXPECT_TRUE(foreseen.ranks[0].followed.front());
+  EXPECT_EQ(foreseen.declared, result.declared);
 }
 
 TEST(ParameterCache, HitsMissesAndLatePrefetchesAddUp) {

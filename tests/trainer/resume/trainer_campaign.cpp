@@ -7,10 +7,12 @@
 // starts it again, and where the keeper waits for long between two tries, the campaign does) and,
 // where the campaign started it, at named points; the keeper at random times; a rank and memserver,
 // or a rank and the keeper, together. With --stages one rank goes through so many stages, or two
-// with --stage-ranks 2, and the run that nobody disturbs through none. The last kills fall into the
-// end of the run. When the job has been left, memserver and keeper must hold and have open what
-// they did before it came. Prints every kill with its step; exit code 1 at the first difference,
-// with the seed that repeats the order.
+// with --stage-ranks 2, and the run that nobody disturbs through none. With --experts two ranks
+// share the experts of one block, of another block's some have no tokens in most steps, and each
+// point of a rank is hit, with more kills than --kills where that takes more. The last kills fall
+// into the end of the run. When the job has been left, memserver and keeper must hold and have open what they
+// did before it came. Prints every kill with its step; exit code 1 at the first difference, with
+// the seed that repeats the order.
 #include <signal.h>
 
 #include <algorithm>
@@ -25,6 +27,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -34,6 +37,7 @@
 #include "tests/process/rig/daemon_fixture.h"
 #include "tests/process/rig/flag_reader.h"
 #include "tests/process/rig/memserver_process.h"
+#include "tests/trainer/resume/campaign_daemon.h"
 #include "trainer/launch/done_marks.h"
 
 namespace tidepool::testing {
@@ -42,9 +46,8 @@ namespace {
 constexpr uint32_t kWorldMax = 2;
 // Each rank, which comes back armed with a point in the end of the run.
 constexpr uint32_t kLastKillsOfARank = 2;
-constexpr int64_t kLeaseNs = 30 * kNsPerSecond;
-// Longer than a first pause of the keeper, and than a busy machine needs to start a server.
-constexpr int64_t kKeeperNs = 2 * kNsPerSecond;
+// Points at which ranks may die without a step between: the other rank gives up at five.
+constexpr uint32_t kPointsOfAStep = 3;
 constexpr int64_t kRunLimitNs = 240 * kNsPerSecond;
 constexpr int64_t kLimitPerKillNs = 20 * kNsPerSecond;
 constexpr int64_t kReleaseNs = 10 * kNsPerSecond;
@@ -62,23 +65,15 @@ constexpr RankPoint kRankPoints[] = {
     {"client.fetch_sent", 60},   {"client.outcome_taken", 90}, {"client.gradient_sent", 30},
     {"trainer.forward_done", 4}, {"trainer.backward_done", 4}, {"client.end_step_sent", 4},
     {"trainer.step_sealed", 4}};
-constexpr std::string_view kLastPoints[] = {"client.save_sent", "trainer.run_done",
-                                            "client.goodbye_sent", "trainer.detached"};
-constexpr std::string_view kServerPoints[] = {
-    "server.request_taken",      "server.fetch_copied",  "server.gradient_stored",
-    "server.step_ended_by_rank", "server.step_recorded", "server.step_sealed",
-    "optim.tile_written",        "optim.piece_finished", "server.chunk_published",
-    "server.session_attached",   "server.rank_resuming", "recover.job_read",
-    "server.step_answered"};
 
-std::string ReadText(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
+// Points that a rank passes only where memserver was lost.
+bool IsOfALoss(const std::string& point) {
+  return point.starts_with("client.server_lost") || point.starts_with("client.resume") ||
+         point.starts_with("client.resubmitted");
 }
 
-// What went wrong; "": nothing.
-using Wrong = std::string;
+constexpr std::string_view kLastPoints[] = {"client.save_sent", "trainer.run_done",
+                                            "client.goodbye_sent", "trainer.detached"};
 
 // What a run leaves: its weights file, and step and losses from each line of metrics.jsonl.
 struct Traces {
@@ -94,115 +89,6 @@ Traces TracesIn(const std::string& directory) {
   return traces;
 }
 
-// memserver and its keeper, whichever processes they are now.
-class Daemon {
- public:
-  explicit Daemon(SplitMix64* random) : random_(random) { Start(""); }
-  ~Daemon() { KillDaemon(directory_.path()); }
-
-  const std::string& socket_dir() const { return directory_.path(); }
-  bool IsReady() {
-    return started_.back()->WaitForOutput("\"message\":\"ready\"", 30 * kNsPerSecond);
-  }
-
-  void Kill() {
-    const pid_t pid = Pid();
-    if (pid == started_.back()->pid()) point_.clear();
-    if (pid > 0) kill(pid, SIGKILL);
-  }
-  // True when the keeper can be killed without loss: a server is there, holds all, and is not about
-  // to die at a point.
-  bool MayLoseKeeper() const {
-    return Lives() && point_.empty() && FindKeeper(socket_dir()) != 0 &&
-           HoldingsOf(socket_dir()).jobs >= 0;
-  }
-  // Kills the keeper; returns when another one holds everything.
-  Wrong KillKeeper() {
-    const size_t before = KeepersRenewed();
-    kill(FindKeeper(socket_dir()), SIGKILL);
-    const int64_t end_ns = clock_.NowNs() + 20 * kNsPerSecond;
-    while (KeepersRenewed() == before) {
-      if (clock_.NowNs() > end_ns) return "memserver did not start another keeper";
-      clock_.SleepNs(kNsPerMs);
-    }
-    return "";
-  }
-  // Starts the next one where nobody else has. True when memserver was found dead at the point that
-  // was armed.
-  bool Poll(bool arm) {
-    bool hit = false;
-    if (const auto ended = started_.back()->Wait(0); ended && !point_.empty())
-      hit = ended->signal == SIGKILL && !std::exchange(point_, "").empty();
-    if (Lives()) {
-      dead_since_ns_ = 0;
-    } else if (dead_since_ns_ == 0) {
-      dead_since_ns_ = clock_.NowNs();
-    } else if (clock_.NowNs() - dead_since_ns_ > kKeeperNs) {
-      const size_t point = random_->Below(std::size(kServerPoints));
-      Start(arm ? std::string(kServerPoints[point]) + ":" +
-                      std::to_string(1 + random_->Below(point < 3 ? 40 : 3))
-                : "");
-      dead_since_ns_ = 0;
-    }
-    return hit;
-  }
-  bool Lives() const {
-    const pid_t pid = Pid();
-    return pid > 0 && kill(pid, 0) == 0 &&
-           ReadText("/proc/" + std::to_string(pid) + "/stat").find(") Z ") == std::string::npos;
-  }
-  const std::string& point() const { return point_; }
-  // The output of all servers and keepers.
-  std::string Output() const {
-    std::string output;
-    for (const auto& process : started_) output += process->Output();
-    return output;
-  }
-  // Ends server and keeper in order; nothing may stay.
-  Wrong Stop() {
-    const int64_t end_ns = clock_.NowNs() + 20 * kNsPerSecond;
-    while ((Lives() || FindKeeper(socket_dir()) != 0) && clock_.NowNs() < end_ns) {
-      if (const pid_t pid = Pid(); pid > 0) kill(pid, SIGINT);
-      started_.back()->Wait(0);
-      clock_.SleepNs(50 * kNsPerMs);
-    }
-    if (Lives() || FindKeeper(socket_dir()) != 0)
-      return "memserver or its keeper did not end at Ctrl-C";
-    for (const auto& entry : std::filesystem::directory_iterator(socket_dir()))
-      return "left behind: " + entry.path().string();
-    return "";
-  }
-
- private:
-  void Start(const std::string& point) {
-    point_ = point;
-    const auto armed = point.empty() ? std::vector<std::string>()
-                                     : std::vector<std::string>{"TIDEPOOL_KILL_AT=" + point};
-    started_.push_back(std::make_unique<ChildProcess>(
-        MemserverCommand(socket_dir(),
-                         {"--keeper", "process", "--lease",
-                          std::to_string(kLeaseNs / kNsPerSecond) + "s", "--pool", "16MiB"}),
-        armed));
-  }
-  pid_t Pid() const { return FindServer(socket_dir()); }
-  // Counted over all servers: those that a keeper starts write to where the keeper does.
-  size_t KeepersRenewed() const {
-    const std::string output = Output();
-    size_t count = 0;
-    for (size_t at = 0; (at = output.find("a new one holds", at)) != std::string::npos; ++at)
-      ++count;
-    return count;
-  }
-
-  SteadyClock clock_;
-  SplitMix64* random_;
-  TemporaryDirectory directory_;
-  // Servers started by the campaign; the present one may be the keeper's.
-  std::vector<std::unique_ptr<ChildProcess>> started_;
-  std::string point_;
-  int64_t dead_since_ns_ = 0;
-};
-
 // One training run: its ranks, and whatever is started again.
 class Run {
  public:
@@ -211,7 +97,9 @@ class Run {
     uint32_t kills = 0;
     uint64_t steps = 0;
     uint32_t world = kWorldMax;
+    std::string preset = "tiny";
     std::vector<std::string> flags = {};  // beside those of all runs
+    bool each_point = false;              // of the ranks is to be hit
   };
 
   Run(const Plan& plan, const std::string& out, const std::string& data, Daemon* daemon,
@@ -220,19 +108,25 @@ class Run {
     auto marks = trainer::DoneMarks::Make(plan.world);
     marks_.emplace(std::move(marks).value());
     ranks_.resize(plan.world);
+    wanted_ = plan.kills;
+    if (!plan.each_point) return;
+    for (const RankPoint& point : kRankPoints) to_hit_.push_back(&point);
+    wanted_ += static_cast<uint32_t>(2 * to_hit_.size());
   }
 
   Wrong Play() {
-    const int64_t limit_ns = clock_.NowNs() + kRunLimitNs + plan_.kills * kLimitPerKillNs;
+    const int64_t limit_ns = clock_.NowNs() + kRunLimitNs + wanted_ * kLimitPerKillNs;
     for (uint32_t rank = 0; rank < plan_.world; ++rank) StartRank(rank);
     while (wrong_.empty() && !AllDone()) {
       if (clock_.NowNs() > limit_ns) Fail("the run does not end");
       step_ = StepNow();
       PollDaemon();
       for (uint32_t rank = 0; rank < plan_.world; ++rank) PollRank(rank);
-      if (kills_ < plan_.kills && step_ >= next_kill_) Kill();
+      if (kills_ < wanted_ && step_ >= next_kill_) Kill();
       clock_.SleepNs(2 * kNsPerMs);
     }
+    if (wrong_.empty() && !to_hit_.empty())
+      wrong_ = std::string("no rank came to ") + to_hit_.front()->name;
     return wrong_;
   }
   uint32_t kills() const { return kills_; }
@@ -282,15 +176,40 @@ class Run {
   // Where a rank will kill itself; nowhere until a step was done since the last such point, because
   // repeated deaths without one would make the other rank give up.
   std::string PointFor(uint32_t rank) {
-    if (kills_ >= plan_.kills) return "";
+    if (kills_ >= wanted_) return "";
     if (leading_)
       return std::string(kLastPoints[rank + random_->Below(std::size(kLastPoints) - rank)]) + ":1";
+    if (!to_hit_.empty()) return NextToHit();
     if (step_ <= step_of_point_ || random_->Below(3) == 0) return "";
     step_of_point_ = step_;
     const RankPoint& point = kRankPoints[random_->Below(std::size(kRankPoints))];
     std::string name = point.name;
     if (name.ends_with("ward_done") && IsStaged()) name.insert(name.find('.') + 1, "stage_");
     return name + ":" + std::to_string(1 + random_->Below(point.passings));
+  }
+
+  // The next point that nobody has hit, if no other rank is armed.
+  std::string NextToHit() {
+    if (step_ > step_of_point_) points_of_step_ = 0;
+    if (step_ == 0 || IsArmed() || points_of_step_ == kPointsOfAStep) return "";
+    step_of_point_ = step_;
+    ++points_of_step_;
+    const RankPoint& point = *to_hit_.front();
+    const bool once = IsOfALoss(point.name) || point.passings == 1;
+    return std::string(point.name) + ":" +
+           std::to_string(once ? 1 : 1 + random_->Below(point.passings));
+  }
+
+  bool IsArmed() const {
+    return std::any_of(ranks_.begin(), ranks_.end(),
+                       [](const Rank& rank) { return !rank.point.empty() && !rank.killed; });
+  }
+
+  void NoteHit(const std::string& point) {
+    if (to_hit_.empty() || !point.starts_with(std::string(to_hit_.front()->name) + ":")) return;
+    to_hit_.erase(to_hit_.begin());
+    // As many as each point took, or more.
+    if (to_hit_.empty()) wanted_ = std::max(plan_.kills, kills_ + LastKills());
   }
 
   void StartRank(uint32_t rank) {
@@ -306,7 +225,7 @@ class Run {
                                          "TIDEPOOL_LAUNCH_DONE=" + marks_->path()};
     if (!made.point.empty()) environment.push_back("TIDEPOOL_KILL_AT=" + made.point);
     std::vector<std::string> words{TIDEPOOL_TRAINER, "run",
-                                   "--preset",       "tiny",
+                                   "--preset",       plan_.preset,
                                    "--context",      "32",
                                    "--batch",        "4",
                                    "--rcache",       "50%",
@@ -341,7 +260,10 @@ class Run {
                   (ended->signal != 0 ? "signal " + std::to_string(ended->signal)
                                       : "exit code " + std::to_string(ended->exit_code)));
     }
-    if (!polled.killed) Count("rank " + std::to_string(rank) + " at " + polled.point);
+    if (!polled.killed) {
+      Count("rank " + std::to_string(rank) + " at " + polled.point);
+      NoteHit(std::exchange(polled.point, ""));
+    }
     // As the launcher does it.
     if (marks_->IsSet(rank)) {
       polled.done = true;
@@ -352,7 +274,7 @@ class Run {
 
   void PollDaemon() {
     const std::string point = daemon_->point();
-    if (daemon_->Poll(kills_ + LastKills() < plan_.kills)) Count("memserver at " + point);
+    if (daemon_->Poll(kills_ + LastKills() < wanted_)) Count("memserver at " + point);
   }
 
   void KillRank(uint32_t rank) {
@@ -377,8 +299,9 @@ class Run {
   // together.
   void Kill() {
     if (leading_) return;
-    if (kills_ + LastKills() >= plan_.kills) return LeadToTheEnd();
+    if (kills_ + LastKills() >= wanted_ && to_hit_.empty()) return LeadToTheEnd();
     next_kill_ = step_ + 1 + random_->Below(3);
+    if (!to_hit_.empty()) return KillForPoint();
     const auto rank = static_cast<uint32_t>(random_->Below(plan_.world));
     switch (random_->Below(8)) {
       case 0: return KillRank(rank);
@@ -389,6 +312,17 @@ class Run {
       case 5: return KillKeeper();
       default: return KillServer();
     }
+  }
+
+  // Leads a rank to the next point: kills memserver where it waits for that, else a rank, which
+  // comes back armed. A rank on its way to a point is left alone.
+  void KillForPoint() {
+    for (const Rank& rank : ranks_) {
+      if (rank.point.empty() || rank.killed) continue;
+      if (IsOfALoss(rank.point)) KillServer();
+      return;
+    }
+    KillRank(static_cast<uint32_t>(random_->Below(plan_.world)));
   }
 
   // Brings both ranks back with a point of the end armed, whatever they were armed with before.
@@ -408,8 +342,10 @@ class Run {
   const int64_t begin_ns_ = clock_.NowNs();
   std::optional<trainer::DoneMarks> marks_;
   std::vector<Rank> ranks_;
-  uint32_t kills_ = 0;
+  std::vector<const RankPoint*> to_hit_;  // in this order
+  uint32_t kills_ = 0, wanted_ = 0;       // wanted_: in all
   uint64_t step_ = 0, next_kill_ = 2, step_of_point_ = 0;
+  uint32_t points_of_step_ = 0;
   bool leading_ = false;  // to the end
   std::string wrong_;
 };
@@ -418,24 +354,32 @@ class Campaign {
  public:
   // `stages`: of the run that is killed, which `ranks` compute in `columns`; 0: it has two ranks
   // and no stages.
-  Campaign(uint32_t kills, uint64_t seed, uint32_t stages, uint32_t ranks, uint32_t columns)
+  struct Form {
+    uint32_t stages = 0, ranks = 1, columns = 1;
+    bool experts = false;  // two ranks share some
+  };
+  Campaign(uint32_t kills, uint64_t seed, const Form& form)
       : kills_(kills),
-        stages_(stages),
-        ranks_(ranks),
-        columns_(columns),
+        stages_(form.stages),
+        ranks_(form.ranks),
+        columns_(form.columns),
+        experts_(form.experts),
         random_(seed),
         daemon_(&random_) {
     SplitMix64 words(5);
     std::ofstream text(Data());
     for (int i = 0; i < 60000; ++i)
       text.put(words.Below(6) == 0 ? ' ' : static_cast<char>('a' + words.Below(12)));
+    std::ofstream(Experts()) << "layers=0, experts=4, ep=2\n"
+                                "layers=1, experts=32, top-k=1, width=16, residual=yes\n";
   }
 
   Wrong Play() {
     if (!daemon_.IsReady()) return "memserver did not become ready";
     at_rest_ = SettledDescriptorsOf(daemon_.socket_dir());
-    // Kills follow each other by one to three steps.
-    const uint64_t steps = 4 * uint64_t{kills_} + 20;
+    // Kills follow each other by one to three steps, and points are passed up to four steps later.
+    const uint64_t kills = kills_ + (experts_ ? std::size(kRankPoints) : 0);
+    const uint64_t steps = 4 * kills + 20;
     if (const Wrong wrong = Train(PlanOf("alone", 0, steps)); !wrong.empty()) return wrong;
     if (const Wrong wrong = Train(PlanOf("killed", kills_, steps)); !wrong.empty()) return wrong;
     if (const Wrong wrong = Compare(steps); !wrong.empty()) return wrong;
@@ -446,9 +390,16 @@ class Campaign {
 
  private:
   std::string Data() const { return scratch_.path() + "/words.txt"; }
+  std::string Experts() const { return scratch_.path() + "/experts.txt"; }
 
   Run::Plan PlanOf(const std::string& name, uint32_t kills, uint64_t steps) const {
     Run::Plan plan{.name = name, .kills = kills, .steps = steps};
+    if (experts_) {
+      plan.preset = "llama-tiny";
+      plan.flags = {"--moe", Experts()};
+      plan.each_point = kills > 0;
+      return plan;
+    }
     if (stages_ == 0) return plan;
     // Columns have bits of their own, which an undisturbed run with as many has too.
     const bool whole = name == "alone" && columns_ == 1;
@@ -507,6 +458,7 @@ class Campaign {
   }
 
   const uint32_t kills_, stages_, ranks_, columns_;
+  const bool experts_;
   SplitMix64 random_;
   TemporaryDirectory scratch_;
   Daemon daemon_;
@@ -516,15 +468,17 @@ class Campaign {
 
 int Main(int argc, char** argv) {
   uint64_t seed = 1, kills = 34;
-  uint32_t per_run = 50, stages = 0, ranks = 1, columns = 1;
+  uint32_t per_run = 50;
+  Campaign::Form form;
   FlagReader flags(
       "kills trainers and memserver of a small GPT's training, and compares weights and losses");
   flags.Add("--seed", &seed);
   flags.Add("--kills", &kills, "in all", uint64_t{12}, uint64_t{1'000'000});
   flags.Add("--per-run", &per_run, "kills of one training run", 12u, 1'000u);
-  flags.Add("--stages", &stages, "of a pipeline, in place of two ranks without one", 0u, 2u);
-  flags.Add("--stage-ranks", &ranks, "that compute the stages", 1u, 2u);
-  flags.Add("--columns", &columns, "of these ranks; each trains other sequences", 1u, 2u);
+  flags.Add("--stages", &form.stages, "of a pipeline, in place of two ranks without one", 0u, 2u);
+  flags.Add("--stage-ranks", &form.ranks, "that compute the stages", 1u, 2u);
+  flags.Add("--columns", &form.columns, "of these ranks; each trains other sequences", 1u, 2u);
+  flags.Switch("--experts", &form.experts, "two ranks share some of a model's experts");
   if (const auto code = flags.Read(argc, argv)) return *code;
   SetLogLevel(LogLevel::kError);
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
@@ -535,12 +489,12 @@ int Main(int argc, char** argv) {
   for (uint64_t run = seed; done < kills && wrong.empty(); ++run) {
     const auto now = static_cast<uint32_t>(std::clamp<uint64_t>(kills - done, 12, per_run));
     std::printf(
-        "%s, %u kills (--seed %llu --kills %u --stages %u --stage-ranks %u --columns %u repeats "
-        "their "
-        "order)\n",
-        stages > 0 && ranks == 1 ? "one rank" : "two ranks", now,
-        static_cast<unsigned long long>(run), now, stages, ranks, columns);
-    Campaign campaign(now, run, stages, ranks, columns);
+        "%s, %u kills (--seed %llu --kills %u --stages %u --stage-ranks %u --columns %u%s repeats "
+        "their order)\n",
+        form.stages > 0 && form.ranks == 1 ? "one rank" : "two ranks", now,
+        static_cast<unsigned long long>(run), now, form.stages, form.ranks, form.columns,
+        form.experts ? " --experts" : "");
+    Campaign campaign(now, run, form);
     wrong = campaign.Play();
     done += campaign.kills();
   }
