@@ -64,6 +64,24 @@ TEST_F(Choice, IsAllBlocksThatFitAndSaysWhereTheRestGoes) {
   }
 }
 
+// As the experts of a large model have it: so many chunks that few sizes are replayed, none of
+// which need be near the largest that fits.
+TEST_F(Choice, IsTheLargestThatFitsForALongOrderToo) {
+  constexpr uint32_t kLayers = 2000;
+  layout_ = TwentyLayers(kLayers);
+  profile_.trace = TwentyLayersInTurn(kLayers);
+  ASSERT_EQ(layout_.chunks.size(), kLayers);
+  const AccessSchedule order = ForeseeOrder(profile_.trace, layout_, 0, 1);
+  ASSERT_LT(SizesOf(order, EvictableMask(layout_)).size(), 100U) << "an order that is not long";
+  for (const uint64_t fit : {3U, 777U, 1999U}) {
+    task_.limit = RcacheLimit{fit * kChunk * 2 + 5, "--rcache"};
+    const RcacheChoice choice = ChooseRcache(task_).value();
+    EXPECT_EQ(choice.share.blocks, fit);
+    EXPECT_EQ(choice.left_bytes, 5U);
+    EXPECT_EQ(choice.bytes_up(), (kLayers + kLayers - fit) * kChunk);
+  }
+}
+
 TEST_F(Choice, CountsWhatIsMovedAsAReplayDoes) {
   task_.micro_batches = 3;
   const RcacheChoice choice = ChooseRcache(task_).value();
