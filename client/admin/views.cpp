@@ -77,6 +77,16 @@ void ReadResidencyRow(const json::value& value, std::string* wrong, ResidencyRow
   });
 }
 
+void ReadExperts(const json::value& value, std::string* wrong, ResidencyExperts* experts) {
+  Fields fields(value, wrong);
+  fields.Read("layer", &experts->layer)
+      .Read("first_expert", &experts->first_expert)
+      .Read("last_expert", &experts->last_expert);
+  fields.Read("first_chunk", &experts->first_chunk)
+      .Read("last_chunk", &experts->last_chunk)
+      .Read("chunks_fetched", &experts->chunks_fetched);
+}
+
 void ReadResidencyJob(const json::value& value, std::string* wrong, ResidencyJob* job) {
   Fields fields(value, wrong);
   fields.Read("id", &job->id)
@@ -102,10 +112,18 @@ void ReadResidencyJob(const json::value& value, std::string* wrong, ResidencyJob
   if (fields.Has("columns")) {
     fields.Array("columns", [&](const json::value& each) {
       ResidencyColumn& column = job->columns.emplace_back();
-      Fields(each, wrong)
-          .Read("name", &column.name)
+      Fields of_column(each, wrong);
+      of_column.Read("name", &column.name)
           .Read("chunks", &column.chunks)
           .Read("bytes", &column.bytes);
+
+      if (of_column.Has("fetched_step")) of_column.Read("fetched_step", &column.fetched_step);
+    });
+  }
+
+  if (fields.Has("experts")) {
+    fields.Array("experts", [&](const json::value& each) {
+      ReadExperts(each, wrong, &job->experts.emplace_back());
     });
   }
 

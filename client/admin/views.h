@@ -131,10 +131,19 @@ struct ResidencyRow {
   std::vector<std::pair<char, uint64_t>> chunks = {};  // number of chunks per letter
 };
 
-// A column that is not a chunk: a layer, a tensor or a job.
+// A column that is not a chunk: a layer, an expert, a tensor or a job.
 struct ResidencyColumn {
   std::string name;
   uint64_t chunks = 0, bytes = 0;
+  // By expert: the last step for which a rank fetched one of its chunks; 0: none yet.
+  uint64_t fetched_step = 0;
+};
+
+// Neighbouring chunks that hold neighbouring experts of a layer, both ends included.
+struct ResidencyExperts {
+  std::string layer;
+  uint64_t first_expert = 0, last_expert = 0, first_chunk = 0, last_chunk = 0;
+  uint64_t chunks_fetched = 0;  // for the step sealed last, or the open one
 };
 
 // A job with its rows.
@@ -146,6 +155,8 @@ struct ResidencyJob {
   double fetch_wait_seconds = 0;                                // of those that waited, together
   double step_seconds = 0;
   std::vector<ResidencyColumn> columns;  // empty: one column per chunk
+  // With one column per chunk; empty for a model without experts, or from an earlier release.
+  std::vector<ResidencyExperts> experts;
   std::vector<ResidencyRow> rows;
 };
 

@@ -90,10 +90,11 @@ Result<ResidencyBy> ReadBy(const RequestTarget& target) {
   const std::string* name = target.Find("by");
   if (name == nullptr || *name == "chunk") return ResidencyBy::kChunk;
   if (*name == "layer") return ResidencyBy::kLayer;
+  if (*name == "expert") return ResidencyBy::kExpert;
   if (*name == "tensor") return ResidencyBy::kTensor;
   if (*name == "job") return ResidencyBy::kJob;
   return Status(ErrorId::kAdminBadRequest, "there is no residency by '" + *name + "'")
-      .Fix("give chunk, layer, tensor or job");
+      .Fix("give chunk, layer, expert, tensor or job");
 }
 
 Result<ChunkPage> ReadPage(const Ask& ask) {

@@ -74,6 +74,7 @@ struct Chunk {
   uint64_t ranks_cached = 0;
   uint64_t fetches = 0;
   Version version = kNoVersion;  // as in the record's stamp
+  Version fetched = kNoVersion;  // the last version that a rank began to fetch
   // Maintained by ChunkTable: steps that had passed when this was written. The members below are
   // about the step after them.
   uint32_t steps_seen = 0;

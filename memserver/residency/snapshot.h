@@ -57,6 +57,8 @@ struct ChunkRow {
   // Bit r: rank r waits for the answer to a fetch; to a gradient (or first weights) that it sent.
   uint64_t ranks_fetching = 0, ranks_sending = 0;
   uint64_t fetches = 0;
+  // The last step whose weights a rank fetched, since memserver has the job; 0: none.
+  Version fetched_step = 0;
 };
 
 // An attached rank.

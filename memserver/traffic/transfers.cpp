@@ -108,6 +108,7 @@ TP_HOT Start StartFetch(JobStates* states, Session* session, const shm::Request&
   if (!states->weights().HoldsWeights(request.chunk)) return Start::kWait;
   ++chunk.readers;
   ++chunk.fetches;
+  chunk.fetched = present;
 
   const Copy copy{request, request.element_count * BytesOf(chunk.dtype), 0, false};
   session->lane().Start(copy, session->rcache() + request.rcache_offset,

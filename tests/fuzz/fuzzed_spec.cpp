@@ -23,7 +23,11 @@ void AddParameters(FuzzInput* input, shm::JobSpec* spec, uint32_t chunk) {
   uint64_t begin = 0;
   for (uint32_t i = input->Choice(3); i > 0 && begin < elements; --i) {
     shm::ParameterSpec parameter;
-    parameter.name = std::string("p") + std::to_string(spec->parameters.size()) + input->Text(2);
+    // Four of five are tensors of experts.
+    const size_t number = spec->parameters.size();
+    parameter.name = "p" + std::to_string(number / 5);
+    if (number % 5 > 0) parameter.name += ".experts." + std::to_string(number % 5) + ".";
+    parameter.name += input->Text(2);
     parameter.chunk = Usually(input, chunk);
     parameter.group = input->Choice(static_cast<uint32_t>(spec->parameter_groups.size()));
     parameter.element_begin = Usually(input, begin);

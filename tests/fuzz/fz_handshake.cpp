@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/check.h"
+#include "memserver/admin/reports/residency_columns.h"
 #include "memserver/control/handshake.h"
 #include "shm/messages.h"
 #include "shm/spec/decode.h"
@@ -115,6 +116,22 @@ class Connection {
     TP_CHECK(event.rank < event.spec->world && event.nonce != 0, "a rank of the job");
     TP_CHECK(!asked_ && protocol_.state() == ConnectionState::kReserving, "a connection asks once");
     asked_ = true;
+    CheckColumns(event.spec);
+  }
+  // The residency picture, whose columns and ranges go by the names of the job's tensors.
+  void CheckColumns(const std::shared_ptr<const shm::JobSpec>& spec) {
+    JobRow job;
+    job.spec = spec;
+    job.chunks.resize(spec->chunks.size() + spec->frozen.size());
+    for (const Column& column : ColumnsOf(job, ResidencyBy::kExpert)) {
+      TP_CHECK(!column.chunks.empty() && column.chunks.back() < job.chunks.size(),
+               "a column has chunks of the job");
+    }
+    for (const ExpertRange& range : ExpertRangesOf(job)) {
+      TP_CHECK(range.first <= range.last && range.first_chunk <= range.last_chunk &&
+                   range.last_chunk < job.chunks.size() && !range.layer.empty(),
+               "a range names experts and chunks of the job");
+    }
   }
   void Check(const ResumeSession& event) {
     TP_CHECK(event.rank < shm::kRanksMax && event.nonce != 0, "a rank of a job");

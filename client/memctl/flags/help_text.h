@@ -8,7 +8,7 @@ inline constexpr const char* kHelpText = R"(memctl looks into a running memserve
 Examples:
   memctl status                          one screen: state, pool, jobs, bytes moved
   memctl ps                              the jobs and their ranks
-  memctl residency --watch               which chunk is where, every second; --by layer|tensor|job instead of chunks
+  memctl residency --watch               which chunk is where, every second; --by layer|expert|tensor|job instead of chunks
   memctl chunks --job gpt --state updating
   memctl tensors h.3.attn.c_attn         where a parameter lies; memctl chunk 7 --job gpt: what lies in a chunk
   memctl quotas                          who may have how much of the pool, and who waits for room

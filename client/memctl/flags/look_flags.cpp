@@ -107,8 +107,8 @@ void AddDrain(CLI::App* drain, Invocation* invocation) {
 // The unit of the picture's columns.
 void AddBy(CLI::App* sub, Invocation* invocation) {
   sub->add_option("--by", invocation->by, "A column, or a line, for each of these (chunk)")
-      ->check(CLI::IsMember({"chunk", "layer", "tensor", "job"}))
-      ->type_name("chunk|layer|tensor|job");
+      ->check(CLI::IsMember({"chunk", "layer", "expert", "tensor", "job"}))
+      ->type_name("chunk|layer|expert|tensor|job");
 }
 
 // memctl top [-b] [-n N], memctl events [-f] [--after N] [--limit N], memctl explain [CODE]

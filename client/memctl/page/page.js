@@ -92,7 +92,7 @@ function showHealth(health) {
 // The parts of a job's card, made once; only the numbers in them change.
 function newCard(id) {
   const part = (name, tag = "div") => h(tag, { class: name });
-  const card = { root: h("article", { class: "card job", "data-job": id }), head: part("head"), bars: part("bars"), map: part("map"), under: part("under"), hint: h("span"), key: part("key"), charts: part("over"), rows: [], pointed: null };
+  const card = { root: h("article", { class: "card job", "data-job": id }), head: part("head"), bars: part("bars"), map: part("map"), under: part("under"), hint: h("span"), key: part("key"), charts: part("over"), rows: [], experts: [], pointed: null };
   card.root.append(card.head, card.bars, card.map, card.under, card.key, card.charts);
   card.map.addEventListener("mousemove", (event) => pointAt(card, event));
   card.map.addEventListener("mouseleave", () => { card.pointed = null; showPointed(card); });
@@ -105,13 +105,21 @@ function pointAt(card, event) {
   card.pointed = at >= 0 && at < 1 ? Math.floor(at * columns) * card.fold : null;
   showPointed(card);
 }
+// Which experts lie in a chunk.
+function expertsIn(card, chunk) {
+  const texts = card.experts.filter((each) => each.first_chunk <= chunk && chunk <= each.last_chunk).map((each) => {
+    const oneEach = each.last_expert - each.first_expert === each.last_chunk - each.first_chunk, first = each.first_expert + (oneEach ? chunk - each.first_chunk : 0), last = oneEach ? first : each.last_expert;
+    return `${first === last ? "expert " + first : `experts ${first}-${last}`} of ${each.layer}`;
+  });
+  return texts.length ? ` (${texts.join(", ")})` : "";
+}
 function showPointed(card) {
   if (card.pointed === null || card.pointed >= card.chunks) {
     card.hint.textContent = card.resting;
     return;
   }
   const says = (row) => (row.kind === "rcache" && row.letters[card.pointed] === "." ? "not held" : card.names[row.letters[card.pointed]] || row.letters[card.pointed]);
-  card.hint.textContent = `chunk ${card.pointed}: ` + card.rows.map((row) => `${row.name} ${says(row)}`).join(" · ");
+  card.hint.textContent = `chunk ${card.pointed}${expertsIn(card, card.pointed)}: ` + card.rows.map((row) => `${row.name} ${says(row)}`).join(" · ");
 }
 
 const placeName = (row) => (row.kind === "rcache" ? `rank ${row.rank} rCache` : row.kind === "nvme" ? "NVMe" : "host pool");
@@ -124,13 +132,16 @@ function showMap(card, seen, legend, picture, key) {
   card.chunks = seen.chunks;
   card.fold = picture.fold;
   card.names = legend;
+  card.experts = seen.experts ?? [];
   card.rows = seen.rows.map((row) => ({ kind: row.kind, name: placeName(row), letters: lettersOf(row.runs) }));
   const room = (text) => h("div", { class: "picture" }, ...drawn(text));
   const cells = seen.rows.flatMap((row, i) => [h("span", {}, placeName(row)), room(picture.rows[i]), h("span", { class: "use" }, ...placeUse(row))]);
   card.map.replaceChildren(h("span"), room(picture.ruler), h("span"), ...cells);
   card.resting = `${seen.chunks} chunks of up to ${bytesText(seen.chunk_bytes_max)}` + (card.fold > 1 ? `; a cell is ${card.fold} chunks and shows what moves most` : "; point at one to see where it is");
   const last = seen.last_step, fetched = last.fetches ? `last step: ${last.fetches} fetches, ${bytesText(last.bytes_fetched)} to ranks; ${last.fetches_waited} waited for their update` + (last.fetch_wait_seconds > 0 ? `, ${secondsText(last.fetch_wait_seconds)} together` : "") : "";
-  card.under.replaceChildren(card.hint, h("span", {}, fetched));
+  const sum = (of) => card.experts.reduce((all, each) => all + of(each), 0), expertChunks = sum((each) => each.last_chunk - each.first_chunk + 1);
+  const inUse = expertChunks ? `experts: ${sum((each) => each.chunks_fetched)} of ${expertChunks} chunks fetched in this step or the last` : "";
+  card.under.replaceChildren(card.hint, h("span", {}, fetched), ...(inUse ? [h("span", {}, inUse)] : []));
   showPointed(card);
   card.key.replaceChildren(...drawn(key));
 }

@@ -27,6 +27,7 @@ std::string CellsOf(const ResidencyJob& job) {
   const size_t fold = FoldOf(job.chunks, kCellsMax);
   std::string text = Counted(job.chunks, "chunk") + " of up to " + FormatBytes(job.chunk_bytes_max);
   if (fold > 1) text += "; a cell is " + std::to_string(fold) + " chunks";
+  if (fold == 1 && !job.experts.empty()) text += "; point at one for its experts";
   return text;
 }
 
@@ -36,10 +37,10 @@ void AddJob(const ResidencyJob& job, SvgFile* file) {
   const std::string ruler = Ruler(job, "y=\"" + Place(file->y()) + "\"");
   if (!ruler.empty()) file->Add(ruler, kRuler);
 
+  const std::vector<ResidencyColumn> names = CellNames(job);
   for (const ResidencyRow& row : job.rows) {
     file->AddLine(LabelOf(row), UseOf(row));
-    file->Add(Stripe(row, {kStripe, "y=\"" + Place(file->y()) + "\"", job.columns}),
-              kStripe + kApart);
+    file->Add(Stripe(row, {kStripe, "y=\"" + Place(file->y()) + "\"", names}), kStripe + kApart);
   }
   file->Add("", 2 * kApart);
 }
@@ -62,9 +63,10 @@ std::string ResidencyGrid(const ResidencyJob& job) {
   if (!ruler.empty())
     html += cell("label", "") + "<div class=\"picture\">" + ruler + "</div>" + cell("use", "");
 
+  const std::vector<ResidencyColumn> names = CellNames(job);
   for (const ResidencyRow& row : job.rows) {
     html += cell("label", InPage(LabelOf(row))) + "<div class=\"picture\">" +
-            Stripe(row, {.columns = job.columns}) + "</div>" + cell("use", InPage(UseOf(row)));
+            Stripe(row, {.columns = names}) + "</div>" + cell("use", InPage(UseOf(row)));
   }
   return html + "</div><p class=\"soft\">" + InPage(CellsOf(job)) + "</p>\n";
 }

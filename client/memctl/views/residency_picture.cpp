@@ -12,6 +12,7 @@ namespace {
 constexpr size_t kLabelWidth = 14;
 constexpr size_t kUsedWidth = 25;  // minimum of the column "used / limit"
 constexpr size_t kColumnsMin = 10;
+constexpr size_t kExpertLines = 8;  // of a job; more ranges are counted
 
 // ANSI colour of a state letter; null for the terminal's own.
 const char* ColorOf(char letter) {
@@ -112,6 +113,27 @@ std::string TitleOf(const ResidencyJob& job, size_t fold) {
   return title;
 }
 
+// A line for each range of chunks with experts: where they are, and whether they are in use.
+void AppendExperts(const ResidencyJob& job, Lines* lines) {
+  for (size_t i = 0; i < std::min(job.experts.size(), kExpertLines); ++i) {
+    const ResidencyExperts& range = job.experts[i];
+    const uint64_t chunks = range.last_chunk - range.first_chunk + 1;
+    const std::string where = chunks == 1 ? "chunk " + std::to_string(range.first_chunk)
+                                          : "chunks " + std::to_string(range.first_chunk) + "-" +
+                                                std::to_string(range.last_chunk);
+
+    lines->push_back(Printable(range.layer) + ": " +
+                     ExpertsText(range.first_expert, range.last_expert) + " in " + where + ", " +
+                     std::to_string(range.chunks_fetched) + " of " + Counted(chunks, "chunk") +
+                     " fetched in this step or the last");
+  }
+
+  if (job.experts.size() > kExpertLines) {
+    lines->push_back("and experts in " + Counted(job.experts.size() - kExpertLines, "more range") +
+                     " of chunks: --by expert");
+  }
+}
+
 // Returns the number of chunks per column.
 size_t AppendJob(const ResidencyJob& job, const Style& style, Lines* lines) {
   size_t label_width = kLabelWidth, used_width = kUsedWidth;
@@ -143,13 +165,20 @@ size_t AppendJob(const ResidencyJob& job, const Style& style, Lines* lines) {
         (job.fetch_wait_seconds > 0 ? ", " + FormatDuration(job.fetch_wait_seconds) + " together"
                                     : ""));
   }
+  if (style.header) AppendExperts(job, lines);
   return fold;
 }
 
-// A line per layer or tensor: a letter per rank, then those of the other rows.
+const char* TitleBy(const std::string& by) {
+  return by == "layer" ? "LAYER" : by == "expert" ? "EXPERT" : "TENSOR";
+}
+
+// A line per layer, expert or tensor: a letter per rank, then those of the other rows.
 void AppendTable(const std::string& by, const ResidencyJob& job, const Style& style, Lines* lines) {
-  std::vector<Table::Column> titles{
-      {by == "layer" ? "LAYER" : "TENSOR"}, {"CHUNKS", true}, {"BYTES", true}, {"RCACHES"}};
+  const bool by_expert = by == "expert";
+  std::vector<Table::Column> titles{{TitleBy(by)}, {"CHUNKS", true}, {"BYTES", true}};
+  if (by_expert) titles.push_back({"FETCHED IN", true});
+  titles.push_back({"RCACHES"});
   for (const ResidencyRow& row : job.rows) {
     if (!row.place.empty()) titles.push_back({row.place == "NVMe" ? "NVME" : "HOST POOL"});
   }
@@ -168,7 +197,10 @@ void AppendTable(const std::string& by, const ResidencyJob& job, const Style& st
     }
 
     std::vector<std::string> cells{Printable(column.name), std::to_string(column.chunks),
-                                   FormatBytes(column.bytes), ranks.empty() ? "-" : ranks};
+                                   FormatBytes(column.bytes)};
+    const std::string step = std::to_string(column.fetched_step);
+    if (by_expert) cells.push_back(column.fetched_step == 0 ? "-" : "step " + step);
+    cells.push_back(ranks.empty() ? "-" : ranks);
     cells.insert(cells.end(), places.begin(), places.end());
     table.Add(std::move(cells));
   }

@@ -121,6 +121,32 @@ std::string UseOf(const ResidencyRow& row) {
   return std::to_string(row.chunks_held) + " held / " + FormatBytes(row.bytes_limit);
 }
 
+std::string ExpertsText(uint64_t first, uint64_t last) {
+  const std::string number = std::to_string(first);
+  return first == last ? "expert " + number : "experts " + number + "-" + std::to_string(last);
+}
+
+std::vector<ResidencyColumn> CellNames(const ResidencyJob& job) {
+  const bool by_chunk = job.columns.empty() && FoldOf(job.chunks, kCellsMax) == 1;
+  if (!by_chunk || job.experts.empty()) return job.columns;
+  std::vector<ResidencyColumn> names(job.chunks);
+  for (size_t chunk = 0; chunk < names.size(); ++chunk)
+    names[chunk].name = "chunk " + std::to_string(chunk);
+
+  for (const ResidencyExperts& range : job.experts) {
+    // Else a chunk holds some of the experts, or a part of one.
+    const bool one_each =
+        range.last_expert - range.first_expert == range.last_chunk - range.first_chunk;
+    for (size_t chunk = range.first_chunk; chunk <= range.last_chunk && chunk < names.size();
+         ++chunk) {
+      const uint64_t first = range.first_expert + (one_each ? chunk - range.first_chunk : 0);
+      names[chunk].name +=
+          ", " + ExpertsText(first, one_each ? first : range.last_expert) + " of " + range.layer;
+    }
+  }
+  return names;
+}
+
 std::string Stripe(const ResidencyRow& row, const StripeForm& form) {
   const std::string letters = ShownLetters(row);
   const size_t fold = FoldOf(letters.size(), kCellsMax);

@@ -4,6 +4,7 @@
 // shares of the width, so that the same text fits any width.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,11 @@ struct StripeForm {
   std::string place{};                     // "x=... y=..." of the <svg>
   std::vector<ResidencyColumn> columns{};  // names of the cells, for titles; empty: chunks
 };
+// The names of a job's cells, for titles: its columns, or with a cell per chunk those of a model
+// with experts ("chunk 7, expert 4 of h.3"); empty where cells need no names.
+std::vector<ResidencyColumn> CellNames(const ResidencyJob& job);
+// "expert 4", "experts 0-3".
+std::string ExpertsText(uint64_t first, uint64_t last);
 // A row as one <svg> of full width.
 std::string Stripe(const ResidencyRow& row, const StripeForm& form);
 // The chunk numbers above a stripe, 14 pixels high. Empty if cells are not chunks.

@@ -47,8 +47,9 @@ std::string JobReport(const JobRow& job);
 // The job's spans that ended at or after `since_ns`, and memserver's time now (spans/span_log.h).
 std::string SpansReport(const JobRow& job, int64_t since_ns);
 // What a column of the residency picture stands for. A layer is the common part of its tensors'
-// names up to their first number ("h.3"), else up to their last component.
-enum class ResidencyBy : uint8_t { kChunk, kLayer, kTensor, kJob };
+// names up to their first number ("h.3"), else up to their last component; an expert is named by
+// its layer and number ("h.3 expert 5"), and what is in no expert by its layer.
+enum class ResidencyBy : uint8_t { kChunk, kLayer, kExpert, kTensor, kJob };
 // The residency picture of `jobs`, run-length encoded.
 std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const JobRow*>& jobs,
                             ResidencyBy by);

@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <unordered_map>
 
 #include "base/clock.h"
 #include "base/text/json_writer.h"
 #include "memserver/admin/reports/report.h"
+#include "memserver/admin/reports/residency_columns.h"
 
 namespace tidepool::memserver {
 namespace {
@@ -20,80 +20,6 @@ constexpr char kSomeHeld = 'c';
 char LetterOnNvme(const ChunkRow& chunk) {
   if (chunk.weights_spilled) return chunk.in_window ? 'w' : 'W';
   return chunk.spilled ? 'N' : '-';
-}
-
-// A column that covers more than one chunk: all chunks of a layer, a tensor or a job.
-struct Column {
-  std::string name = {};
-  std::vector<ChunkId> chunks;
-  uint64_t bytes = 0;  // of values; without padding if tensors are known
-};
-
-// "transformer.h.3.attn.weight" belongs to layer "transformer.h.3", "wte.weight" to "wte".
-std::string_view LayerOf(std::string_view tensor) {
-  const auto is_number = [](std::string_view part) {
-    return !part.empty() && part.find_first_not_of("0123456789") == part.npos;
-  };
-  for (size_t begin = 0; begin < tensor.size();) {
-    const size_t end = std::min(tensor.find('.', begin), tensor.size());
-    if (is_number(tensor.substr(begin, end - begin))) return tensor.substr(0, end);
-    begin = end + 1;
-  }
-  const size_t last = tensor.rfind('.');
-  return last == tensor.npos ? tensor : tensor.substr(0, last);
-}
-
-// Adds chunks without tensors: frozen ones, and those of a job whose tensors are unknown.
-void AddNameless(const JobRow& job, const std::vector<bool>& named, std::vector<Column>* columns) {
-  Column frozen{"(frozen)", {}}, rest{"(no tensor)", {}};
-  for (ChunkId id = 0; id < job.chunks.size(); ++id) {
-    if (named[id]) continue;
-    const bool is_frozen = job.spec != nullptr && job.spec->IsFrozen(id);
-    Column& column = is_frozen ? frozen : rest;
-    column.chunks.push_back(id);
-    column.bytes += job.chunks[id].elements * BytesOf(job.chunks[id].dtype);
-  }
-
-  for (Column* column : {&rest, &frozen}) {
-    if (!column->chunks.empty()) columns->push_back(std::move(*column));
-  }
-}
-
-std::vector<Column> ColumnsByName(const JobRow& job, ResidencyBy by) {
-  std::vector<Column> columns;
-  std::vector<bool> named(job.chunks.size());
-  std::unordered_map<std::string_view, size_t> layers;
-  const auto of_layer = [&](std::string_view name) -> Column& {
-    const auto [at, is_new] = layers.try_emplace(name, columns.size());
-    return is_new ? columns.emplace_back(Column{std::string(name), {}}) : columns[at->second];
-  };
-
-  static const std::vector<shm::ParameterSpec> kUnknown;
-  for (const shm::ParameterSpec& tensor : job.spec == nullptr ? kUnknown : job.spec->parameters) {
-    Column& column = by == ResidencyBy::kLayer ? of_layer(LayerOf(tensor.name))
-                                               : columns.emplace_back(Column{tensor.name, {}});
-    if (column.chunks.empty() || column.chunks.back() != tensor.chunk)
-      column.chunks.push_back(tensor.chunk);
-    column.bytes += tensor.element_count * BytesOf(job.spec->DTypeOf(tensor.chunk));
-    named[tensor.chunk] = true;
-  }
-  AddNameless(job, named, &columns);
-  return columns;
-}
-
-Column WholeJob(const JobRow& job) {
-  Column column{job.name, {}};
-  for (ChunkId id = 0; id < job.chunks.size(); ++id) {
-    column.chunks.push_back(id);
-    column.bytes += job.chunks[id].elements * BytesOf(job.chunks[id].dtype);
-  }
-  return column;
-}
-
-// The columns of a job; empty if each chunk is a column.
-std::vector<Column> ColumnsOf(const JobRow& job, ResidencyBy by) {
-  if (by == ResidencyBy::kChunk || job.chunks.empty()) return {};
-  return by == ResidencyBy::kJob ? std::vector<Column>{WholeJob(job)} : ColumnsByName(job, by);
 }
 
 class Picture {
@@ -115,7 +41,7 @@ class Picture {
       largest = std::max(largest, chunk.elements * BytesOf(chunk.dtype));
     json_.Field("chunk_bytes_max", largest);
     WriteStep(job.step);
-    if (by_ != ResidencyBy::kChunk) WriteColumns();
+    by_ == ResidencyBy::kChunk ? WriteExperts(job) : WriteColumns();
     json_.Key("rows").BeginArray();
     for (const SessionRow& session : job.sessions) WriteRcacheRow(job, session);
     json_.BeginObject()
@@ -190,7 +116,21 @@ class Picture {
       json_.BeginObject()
           .Field("name", column.name)
           .Field("chunks", static_cast<uint64_t>(column.chunks.size()));
-      json_.Field("bytes", column.bytes).EndObject();
+      json_.Field("bytes", column.bytes);
+      if (by_ == ResidencyBy::kExpert) json_.Field("fetched_step", column.fetched_step);
+      json_.EndObject();
+    }
+    json_.EndArray();
+  }
+  void WriteExperts(const JobRow& job) {
+    const std::vector<ExpertRange> ranges = ExpertRangesOf(job);
+    if (ranges.empty()) return;
+    json_.Key("experts").BeginArray();
+    for (const ExpertRange& range : ranges) {
+      json_.BeginObject().Field("layer", range.layer).Field("first_expert", range.first);
+      json_.Field("last_expert", range.last).Field("first_chunk", range.first_chunk);
+      json_.Field("last_chunk", range.last_chunk);
+      json_.Field("chunks_fetched", range.chunks_fetched).EndObject();
     }
     json_.EndArray();
   }
@@ -255,7 +195,7 @@ class Picture {
 
 std::string ResidencyReport(const Snapshot& snapshot, const std::vector<const JobRow*>& jobs,
                             ResidencyBy by) {
-  constexpr std::array<const char*, 4> kNames{"chunk", "layer", "tensor", "job"};
+  constexpr std::array<const char*, 5> kNames{"chunk", "layer", "expert", "tensor", "job"};
   Picture picture(snapshot, by);
   JsonWriter& json = picture.json();
   json.BeginObject().Field("by", kNames[static_cast<size_t>(by)]);

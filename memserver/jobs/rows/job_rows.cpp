@@ -71,6 +71,7 @@ ChunkRow RowOf(const Job& job, ChunkId id) {
   row.version = version == kNoVersion ? 0 : version;
   row.ranks_cached = chunk.ranks_cached;
   row.fetches = chunk.fetches;
+  row.fetched_step = chunk.fetched == kNoVersion ? 0 : chunk.fetched + 1;
   return row;
 }
 

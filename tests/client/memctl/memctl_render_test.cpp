@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "client/memctl/views/residency_page.h"
 #include "client/memctl/views/table.h"
 
 namespace tidepool::client {
@@ -56,6 +57,51 @@ host pool     ............gggg........  32.6 GiB / 64.0 GiB
 last step: 22 fetches, 1.00 MiB to ranks; 3 waited for their update, 120 ms together
 C in rCache   _ empty   . resident   g gradients
 )");
+}
+
+TEST(MemctlResidency, ChunksOfExpertsAreNamed) {
+  ResidencyView view;
+  ResidencyJob& job = view.jobs.emplace_back();
+  job.name = "moe";
+  job.state = "training";
+  job.version = 41;
+  job.chunks = 6;
+  job.rows = {{.place = "", .rank = 0, .letters = "C.C..."}};
+  job.experts = {{"h.0", 0, 1, 1, 2, 1}, {"h.2", 4, 5, 4, 4, 0}};
+  const std::string text = Joined(RenderResidency(view, {}));
+  EXPECT_THAT(text,
+              HasSubstr("\nh.0: experts 0-1 in chunks 1-2, 1 of 2 chunks fetched in this step or "
+                        "the last\n"
+                        "h.2: experts 4-5 in chunk 4, 0 of 1 chunk fetched in this step or "
+                        "the last\n"));
+  const std::string svg = RenderSvg(view);
+  for (const char* title : {"chunk 0", "chunk 1, expert 0 of h.0", "chunk 2, expert 1 of h.0",
+                            "chunk 3", "chunk 4, experts 4-5 of h.2"})
+    EXPECT_THAT(svg, HasSubstr("<title>" + std::string(title) + "</title>"));
+
+  // As many lines as a person reads; the rest is counted.
+  job.experts.assign(10, {"h.1", 0, 0, 3, 3, 1});
+  EXPECT_THAT(Joined(RenderResidency(view, {})),
+              HasSubstr("and experts in 2 more ranges of chunks: --by expert"));
+  // Cells that stand for several chunks have no names.
+  job.chunks = 1000;
+  job.rows[0].letters.assign(1000, '.');
+  EXPECT_EQ(RenderSvg(view).find("<title>chunk"), std::string::npos);
+}
+
+TEST(MemctlResidency, ByExpertEachHasALine) {
+  ResidencyView view;
+  view.by = "expert";
+  ResidencyJob& job = view.jobs.emplace_back();
+  job.name = "moe";
+  job.chunks = 3;
+  job.columns = {{"h.0", 1, 2048, 42}, {"h.0 expert 0", 1, 1024, 42}, {"h.0 expert 1", 1, 1024, 0}};
+  job.rows = {{.place = "", .rank = 0, .letters = "CC."}, {.place = "host pool", .letters = "..."}};
+  EXPECT_THAT(Joined(RenderResidency(view, {})),
+              HasSubstr("EXPERT        CHUNKS     BYTES  FETCHED IN  RCACHES  HOST POOL\n"
+                        "h.0                1  2.00 KiB     step 42  C        .\n"
+                        "h.0 expert 0       1  1.00 KiB     step 42  C        .\n"
+                        "h.0 expert 1       1  1.00 KiB           -  .        .\n"));
 }
 
 TEST(MemctlResidency, StatesOnNvmeHaveARowOfTheirOwn) {

@@ -138,7 +138,7 @@ TEST_F(AdminApiTest, ResidencyIsToldByLayerTensorAndJobToo) {
       jobs,
       HasSubstr(R"("columns":[{"name":"7","chunks":2,"bytes":512}],"rows":[{"kind":"host_pool")"));
   EXPECT_EQ(BodyOf("/v1/residency?by=chunk"), BodyOf("/v1/residency"));
-  ExpectProblem("/v1/residency?by=rank", 400, "chunk, layer, tensor or job");
+  ExpectProblem("/v1/residency?by=rank", 400, "chunk, layer, expert, tensor or job");
 }
 
 // Names of layers end with their first number; a column of which a rank holds some is told apart.

@@ -114,6 +114,7 @@ TEST_F(SnapshotTest, CountsTheFetchesOfTheLastStepAndThoseThatWaited) {
   EXPECT_EQ(Look().step.bytes_fetched, 2 * kElements * sizeof(float));
   world_.clock().Advance(3 * kNsPerMs);
   EXPECT_EQ(Look().sessions[0].waits.fetch_ns, 0) << "it waits still";
+  EXPECT_EQ(Look().chunks[0].fetched_step, 1u) << "the one that waits has not begun";
   Work();
   while (const auto answer = rank_->Take()) {
     if (answer->counter == early) break;
@@ -127,6 +128,8 @@ TEST_F(SnapshotTest, CountsTheFetchesOfTheLastStepAndThoseThatWaited) {
   EXPECT_LT(Look().step.fetch_wait_ns, 4 * kNsPerMs);
   EXPECT_EQ(Look().sessions[0].waits.fetch_ns, Look().step.fetch_wait_ns);
   EXPECT_EQ(Look().sessions[0].waits.gradient_ns, 0);
+  EXPECT_EQ(Look().chunks[0].fetched_step, 2u);
+  EXPECT_EQ(Look().chunks[1].fetched_step, 1u) << "the second step did not use it";
 }
 
 }  // namespace snapshot_test

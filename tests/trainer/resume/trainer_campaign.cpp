@@ -10,9 +10,9 @@
 // with --stage-ranks 2, and the run that nobody disturbs through none. With --experts two ranks
 // share the experts of one block, of another block's some have no tokens in most steps, and each
 // point of a rank is hit, with more kills than --kills where that takes more. The last kills fall
-// into the end of the run. When the job has been left, memserver and keeper must hold and have open what they
-// did before it came. Prints every kill with its step; exit code 1 at the first difference, with
-// the seed that repeats the order.
+// into the end of the run. When the job has been left, memserver and keeper must hold and have open
+// what they did before it came. Prints every kill with its step; exit code 1 at the first
+// difference, with the seed that repeats the order.
 #include <signal.h>
 
 #include <algorithm>
