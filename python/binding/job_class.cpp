@@ -5,6 +5,7 @@
 // parts.
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -89,11 +90,12 @@ class Job : public torch::CustomClassHolder {
   }
 
   int64_t AddParameter(const std::string& name, const at::Tensor& tensor, int64_t group,
-                       bool multi_use) {
+                       bool multi_use, int64_t unit) {
     return Take(Here()->Add({.name = name,
                              .tensor = tensor,
                              .group = static_cast<uint32_t>(group),
-                             .multi_use = multi_use}));
+                             .multi_use = multi_use,
+                             .unit = static_cast<uint32_t>(unit)}));
   }
 
   void GiveFrozen(int64_t index, const at::Tensor& values) {
@@ -157,6 +159,21 @@ class Job : public torch::CustomClassHolder {
   void BeginForward(bool training) { Require(Here()->BeginForward(training)); }
   void Check() { Require(Steps()->Check()); }
   void GradientArrived(int64_t index) { Require(Here()->Arrived(static_cast<uint32_t>(index))); }
+  // Which of these units are to be computed, for this rank's counts of tokens: 1 or 0 each.
+  std::vector<int64_t> Route(const std::vector<int64_t>& units,
+                             const std::vector<int64_t>& counts) {
+    Steps();
+    std::vector<int64_t> computed(units.size(), 1);
+    if (Here()->experts() == nullptr) return computed;
+    const std::vector<uint32_t> numbers(units.begin(), units.end());
+    const std::vector<bool> used = Take(Here()->experts()->Route(numbers, counts));
+    std::copy(used.begin(), used.end(), computed.begin());
+    return computed;
+  }
+  void PassBy(int64_t unit) {
+    Steps();
+    Require(Here()->experts()->PassBy(static_cast<uint32_t>(unit)));
+  }
   int64_t Hold(const std::vector<at::Tensor>& tensors) {
     return static_cast<int64_t>(Take(Steps()->Hold(tensors)));
   }
@@ -294,6 +311,8 @@ TORCH_LIBRARY(tidepool, library) {
       .def("begin_forward", &Job::BeginForward)
       .def("check", &Job::Check)
       .def("gradient_arrived", &Job::GradientArrived)
+      .def("route", &Job::Route)
+      .def("pass_by", &Job::PassBy)
       .def("hold", &Job::Hold)
       .def("let_go", &Job::LetGo)
 

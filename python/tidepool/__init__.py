@@ -24,6 +24,7 @@ from ._meta import init
 from ._save import save_pretrained
 from ._wrap import wrap
 from .errors import FileError, JobExists, JobLost, MemoryTooSmall, NotFinite, RankLost, ServerError, TidepoolError, UsageError
+from .experts import cut_experts
 
 __all__ = [
     "Estimate",
@@ -39,6 +40,7 @@ __all__ = [
     "TidepoolError",
     "UsageError",
     "close",
+    "cut_experts",
     "errors",
     "estimate",
     "export_dcp",

@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 import torch
 from torch import nn
 
-from . import _check, _handle, _machine, _options, _profile
+from . import _check, _handle, _machine, _options, _profile, experts
 from ._library import new_job
 from ._meta import unbacked
 from ._options import Options, Rule, size_text, table
@@ -117,9 +117,10 @@ class _Task:
         """The native plan, and the rank's place."""
         dtypes = self.dtypes
         job = new_job(_options.settings(self.options, self.dtype, rule, ("", True)))
+        units = experts.units_of(self.model)
         for one in self.members:
             stand_in = unbacked(one.parameter.shape, dtypes[id(one.parameter)], "cpu").requires_grad_(one.parameter.requires_grad)
-            call(job, "add_parameter", one.name, stand_in, 0, one.multi_use)
+            call(job, "add_parameter", one.name, stand_in, 0, one.multi_use, units.get(id(one.parameter), 0))
         if profile is not None:
             call(job, "foresee", profile.native)
         return json.loads(call(job, "plan")), json.loads(call(job, "place"))

@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set,
 import torch
 from torch import nn
 
-from . import _backward, _check, _held, _options, _profile, _server
+from . import _backward, _check, _held, _options, _profile, _server, experts
 from ._compiled import WholeModel, watch_modules
 from ._gradients import KeptGradient
 from ._hooks import install, refuse_forward
@@ -87,7 +87,8 @@ class Handle:
         try:
             asked = f"asking memserver at {server[0] or _server.default_socket_dir()} for room"
             waits_for("starting a private memserver" if server[1] else asked, self.rank == 0)
-            plan, slot = _begin(job, trained, frozen, group_of, placed, profile, is_shown=self.rank == 0)
+            units = experts.units_of(self.model)
+            plan, slot = _begin(job, trained, frozen, group_of, units, placed, profile, is_shown=self.rank == 0)
             placed.place_the_rest(self.model, {id(one.parameter) for one in (*trained, *frozen)})
             call(job, "bind")
         except BaseException as error:
@@ -105,6 +106,7 @@ class Handle:
         self._hooks = install(self, [one.parameter for one in trained])
         _held.watch(self)
         _backward.watch()
+        experts.attach(self)
         self._finalizer = weakref.finalize(self, _let_go, job, self._is_kept(), os.getpid())
 
     def watch_for_early_forward(self) -> None:
@@ -200,6 +202,7 @@ def _begin(
     trained: Sequence[_check.Member],
     frozen: Sequence[_check.Member],
     group_of: Dict[int, int],
+    units: Dict[int, int],
     placed: Placed,
     profile: Optional[_profile.Profile],
     is_shown: bool,
@@ -207,10 +210,10 @@ def _begin(
     """Describes the parameters, takes the session slot, and puts the initial values of a new job. Returns plan and slot."""
     for one in trained:
         placed.place(one)
-        call(job, "add_parameter", one.name, one.parameter, group_of[id(one.parameter)], one.multi_use)
+        call(job, "add_parameter", one.name, one.parameter, group_of[id(one.parameter)], one.multi_use, units.get(id(one.parameter), 0))
     for one in frozen:
         placed.place(one)
-        index = call(job, "add_parameter", one.name, one.parameter, 0, False)
+        index = call(job, "add_parameter", one.name, one.parameter, 0, False, 0)
         call(job, "give_frozen", index, placed.values(one))
     if profile is not None:
         call(job, "foresee", profile.native)

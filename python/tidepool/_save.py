@@ -12,13 +12,15 @@ from . import _handle
 from ._load import named_tensors
 from ._safetensors import write
 from .errors import FileError
+from .experts import Stacked, as_fused
 
 
 def save_pretrained(model: nn.Module, directory: Union[str, "os.PathLike[str]"]) -> None:
     """Writes ``model.safetensors``, each parameter in its dtype in the job, and the model's configuration, if it has one.
 
     Collective: all ranks call it, and rank 0 writes. Parameters are gathered and written one by one, so that no process holds the model. An
-    existing file is replaced when the new one is complete and on the drive. Tied parameters are written once, under the name that comes
+    existing file is replaced when the new one is complete and on the drive. Experts that were cut are written as transformers has them, a
+    layer's at a time. Tied parameters are written once, under the name that comes
     first in ``model.named_parameters()``; frozen parameters and persistent buffers are written too.
 
     Errors: FileError (no space, no permission; on rank 0 only), UsageError (the model has no weights yet), those of a job.
@@ -41,7 +43,7 @@ def _drain(values: Iterator[torch.Tensor]) -> None:
         pass
 
 
-def _saved(model: nn.Module) -> Dict[str, torch.Tensor]:
+def _saved(model: nn.Module) -> Dict[str, Union[torch.Tensor, Stacked]]:
     """The tensors to save, by name, each once."""
     left_out = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     saved: Dict[str, torch.Tensor] = {}
@@ -50,14 +52,16 @@ def _saved(model: nn.Module) -> Dict[str, torch.Tensor]:
         if name not in left_out and id(tensor) not in seen:
             saved[name] = tensor
             seen.add(id(tensor))
-    return saved
+    return as_fused(model, saved)
 
 
-def _value(handle: _handle.Handle, name: str, tensor: torch.Tensor) -> torch.Tensor:
+def _value(handle: _handle.Handle, name: str, tensor: Union[torch.Tensor, Stacked]) -> torch.Tensor:
+    if isinstance(tensor, Stacked):
+        return torch.stack([handle.values(each, parameter) for each, parameter in tensor.parts.items()])
     return handle.values(name, tensor) if isinstance(tensor, nn.Parameter) else tensor
 
 
-def _write(model: nn.Module, directory: str, tensors: Dict[str, torch.Tensor], values: Iterator[torch.Tensor]) -> None:
+def _write(model: nn.Module, directory: str, tensors: Dict[str, Union[torch.Tensor, Stacked]], values: Iterator[torch.Tensor]) -> None:
     about: Dict[str, Tuple[torch.dtype, Tuple[int, ...]]] = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
     try:
         os.makedirs(directory, exist_ok=True)

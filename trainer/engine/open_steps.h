@@ -54,6 +54,11 @@ class OpenSteps {
   // backward if the parameter is used several times. Errors: kUsageError (no training pass is
   // open), and as latched.
   Status Arrived(ParameterId parameter);
+  // The model has left out the operators of this parameter, in forward or backward (PassUnitBy of
+  // the engine): behind the backward its gradient counts as zeros, and not as None.
+  void LeaveOut(ParameterId parameter) {
+    if (in_backward_) Touch(parameter);
+  }
   // Pins the parameters that contain these tensors until LetGo, for code that accesses them by
   // address; begins a pass like an operator. Returns a number for LetGo; 0: nothing to release.
   // Errors: kRcacheTooSmall (they do not fit together; nothing changes), and as latched.

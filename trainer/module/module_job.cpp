@@ -168,6 +168,7 @@ Result<SessionTask> ModuleJob::MakeTask() {
   task.no_server_fix =
       "start one with `memserver run`, name the directory of one that runs (server), or ask for a "
       "private one (standalone)";
+  task.routes = plan_->layout.Units() > 0;
   if (!run.output.quiet) {
     task.say = [](const std::string& line) {
       std::cerr << "tidepool: " + line + "\n" << std::flush;
@@ -321,7 +322,12 @@ Status ModuleJob::Bind() {
   if (profile_ && place_.world == 1)
     engine_->Foresee(
         ForeseeOrder(profile_->trace, plan_->layout, place_.rank, options.micro_batches));
+
   steps_ = engine_->Open(sealed);
+  if (plan_->layout.Units() > 0) {
+    experts_ = std::make_unique<ModuleExperts>(
+        ModuleExpertParts{&plan_->layout, session_.get(), engine_.get(), steps_, clock_});
+  }
   frozen_.reset();
   given_.clear();
   if (!cpus_) cpus_ = CpuWatch::Start(static_cast<uint32_t>(at::get_num_threads()), clock_);
@@ -337,6 +343,7 @@ Status ModuleJob::BeginForward(bool training) {
 // The server drops a step when a rank leaves without a goodbye.
 Status ModuleJob::DropStep() {
   const Version sealed = steps_->version();
+  experts_.reset();
   steps_ = nullptr;
   engine_.reset();
   session_->Leave();
@@ -361,6 +368,7 @@ Status ModuleJob::Close() {
   // A failure was already reported.
   (void)FinishCheckpoint();
   // Operators and transfers work in the memory of the slot.
+  experts_.reset();
   steps_ = nullptr;
   engine_.reset();
   put_.reset();
@@ -373,6 +381,7 @@ Status ModuleJob::Close() {
 void ModuleJob::Leave() {
   if (session_) (void)FinishCheckpoint();
   cpus_.reset();
+  experts_.reset();
   steps_ = nullptr;
   engine_.reset();
   put_.reset();

@@ -31,6 +31,7 @@
 #include "trainer/layout/build_layout.h"
 #include "trainer/module/auto_rcache.h"
 #include "trainer/module/frozen_tensors.h"
+#include "trainer/module/module_experts.h"
 #include "trainer/module/module_parameter.h"
 #include "trainer/module/module_settings.h"
 #include "trainer/module/module_way.h"
@@ -114,6 +115,8 @@ class ModuleJob {
 
   // Set from Bind on, else null. BeginForward may replace it.
   OpenSteps* steps() { return steps_; }
+  // Set from Bind on, if parameters have units and chunks of their own; else null.
+  ModuleExperts* experts() { return experts_.get(); }
   const ParameterCache* cache() const { return engine_ ? &engine_->cache() : nullptr; }
   // Announces a forward of the whole model; as OpenSteps::BeginForward. If an exception has ended
   // the last backward of a job of one rank, first drops the step by taking the slot again. Errors:
@@ -180,6 +183,7 @@ class ModuleJob {
   CheckpointOptions checkpoint_options_;  // of `checkpoints_`, which refers to it
   std::unique_ptr<RunCheckpoints> checkpoints_;
   OpenSteps* steps_ = nullptr;
+  std::unique_ptr<ModuleExperts> experts_;
   std::unique_ptr<CpuWatch> cpus_;  // from Bind on; null if there is nothing to watch
 };
 

@@ -48,7 +48,9 @@ ParameterNote NoteOf(const ModuleParameter& parameter) {
                      .optimizer_group = parameter.group,
                      .multi_use = parameter.multi_use,
                      .frozen = !tensor.requires_grad(),
+                     .unit = parameter.unit,
                      .dtype = DTypeOf(tensor)};
+
   for (const int64_t size : tensor.sizes()) note.dims.push_back(static_cast<uint64_t>(size));
   if (note.dtype == DType::kRaw) note.dims.push_back(tensor.element_size());
   return note;

@@ -22,6 +22,7 @@ struct ModuleParameter {
   at::Tensor tensor;
   uint32_t group = 0;      // index of ModuleSettings::groups
   bool multi_use = false;  // the module uses it more than once
+  uint32_t unit = 0;       // ParameterNote::unit: an expert's; 0: used in every micro-batch
 };
 
 // Checks that a job of `dtype` can take it: memory, type, name and shape. Errors: kUsageError
