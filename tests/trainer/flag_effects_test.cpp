@@ -79,6 +79,7 @@ constexpr std::pair<const char*, const char*> kValues[] = {
     {"--moe", "experts=4"},
     {"--from", "saved"},
     {"--vocab-tiles", "2"},
+    {"--tile-linear", "1MiB"},
     {"--seed", "2"},
     {"--dtype", "bf16"},
     {"--base", "saved"},

@@ -17,6 +17,7 @@
 #include "optim/kernels/convert_scalar.h"
 #include "trainer/inputs/run_corpus.h"
 #include "trainer/inputs/saved_model.h"
+#include "trainer/model/tiles/linear_tiles.h"
 #include "trainer/model/lora.h"
 #include "trainer/output/hugging_face.h"
 #include "trainer/run/run_plan.h"
@@ -147,6 +148,40 @@ TEST_F(SavedModels, OfOursAreReadAsTheyAre) {
   EXPECT_EQ(model.Describe(), "F32");
   // The file alone names them, too.
   ExpectValues(SavedModel::Open(directory_ + "/model.safetensors").value(), ours_);
+}
+
+// What a run with --tile-linear saved: its layers are there in tiles, and are read whole, or from
+// any row on.
+TEST_F(SavedModels, OfTiledRunsAreReadAsWholeLayers) {
+  WriteOurConfig();
+  GptShape tiled = kShape;
+  tiled.tile_elements = 40;
+  std::map<std::string, const Tensor*> by_name;
+  for (const Tensor& tensor : ours_) by_name[tensor.name] = &tensor;
+
+  std::vector<Tensor> saved;
+  for (const ParameterNote& note : GptParameters(tiled)) {
+    const TilePlace place = PlaceOfTile(note.name, tiled);
+    const auto begin =
+        by_name[place.whole]->values.begin() + static_cast<std::ptrdiff_t>(place.begin);
+    uint64_t elements = 1;
+    for (const uint64_t dim : note.dims) elements *= dim;
+    saved.push_back({note.name, note.dims, {begin, begin + static_cast<std::ptrdiff_t>(elements)}});
+  }
+  ASSERT_GT(saved.size(), ours_.size() + 20);
+  Write("model.safetensors", saved);
+
+  const SavedModel model = SavedModel::Open(directory_).value();
+  ExpectValues(model, ours_);
+  const Tensor& layer = *by_name["h.1.mlp.c_proj.weight"];
+  std::vector<float> some(37);
+  ASSERT_TRUE(model.ReadFrom(layer.name, 96, some).ok());
+  EXPECT_TRUE(std::equal(some.begin(), some.end(), layer.values.begin() + 96));
+
+  std::erase_if(saved,
+                [](const Tensor& tensor) { return tensor.name == "h.1.mlp.c_proj.weight.1"; });
+  Write("model.safetensors", saved);
+  ExpectRefused(ErrorId::kDataBad, {"h.1.mlp.c_proj.weight"});
 }
 
 TEST_F(SavedModels, OfHuggingFaceAreTurnedAndWidened) {

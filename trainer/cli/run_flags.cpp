@@ -55,6 +55,12 @@ void AddModelFlags(CLI::App* app, ModelOptions* o) {
       ->group("model")
       ->capture_default_str();
 
+  app->add_option("--tile-linear", o->tile_linear,
+                  "cut linear layers of blocks that are larger than this along their outputs, into "
+                  "parameters of at most so many bytes; a job keeps its tiles")
+      ->group("model")
+      ->type_name("SIZE");
+
   app->add_option("--seed", o->seed, "seed of weights, batches and the first step's evictions")
       ->group("model")
       ->capture_default_str();

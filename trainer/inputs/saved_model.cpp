@@ -9,6 +9,7 @@
 #include "base/planted.h"
 #include "trainer/model/lora.h"
 #include "trainer/model/moe/moe_layers.h"
+#include "trainer/model/tiles/linear_tiles.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -121,11 +122,35 @@ Status SavedModel::FindSource(const ParameterNote& note, std::string_view prefix
     if (files_[source.file]->Find(name) != nullptr) break;
   }
 
+  for (const uint64_t dim : note.dims)
+    source.elements = std::max<uint64_t>(1, source.elements) * dim;
+  if (source.file == files_.size() && config_.names == WeightNames::kOurs) return FindTiles(note);
   if (source.file == files_.size()) return NotThere(name);
   TP_ASSIGN_OR_RETURN(
       source.tensor,
       files_[source.file]->Expect(name, source.transposed ? Reversed(note.dims) : note.dims));
   sources_.emplace(note.name, source);
+  return {};
+}
+
+Status SavedModel::FindTiles(const ParameterNote& note) {
+  Source source;
+  const WeightsFile& file = *files_.front();
+  uint64_t rows = 0;
+  while (const SafetensorsEntry* tile = file.Find(TileName(note.name, source.tiles.size()))) {
+    const uint64_t of_tile = tile->shape.empty() ? 0 : tile->shape.front();
+    std::vector<uint64_t> dims = note.dims;
+    dims.front() = of_tile;
+    TP_RETURN_IF_ERROR(file.Expect(tile->name, dims).status());
+    source.tiles.push_back(tile);
+    rows += of_tile;
+  }
+
+  if (rows != note.dims.front()) return NotThere(note.name);
+  source.tensor = source.tiles.front();
+  for (const SafetensorsEntry* tile : source.tiles)
+    source.elements += (tile->shape.front() * note.dims.back());
+  sources_.emplace(note.name, std::move(source));
   return {};
 }
 
@@ -139,7 +164,10 @@ Status SavedModel::NotThere(const std::string& name) const {
 
 Status SavedModel::CheckRest(std::string_view prefix) const {
   std::set<std::pair<size_t, std::string_view>> used;
-  for (const auto& [name, source] : sources_) used.emplace(source.file, source.tensor->name);
+  for (const auto& [name, source] : sources_) {
+    used.emplace(source.file, source.tensor->name);
+    for (const SafetensorsEntry* tile : source.tiles) used.emplace(source.file, tile->name);
+  }
 
   for (size_t file = 0; file < files_.size(); ++file) {
     for (const SafetensorsEntry& tensor : files_[file]->header().tensors) {
@@ -200,9 +228,33 @@ std::string SavedModel::Describe() const {
 Status SavedModel::Read(const std::string& name, std::span<float> values) const {
   const Source& source = sources_.at(name);
   TP_RETURN_IF_ERROR(source.transposed ? ReadTransposed(source, values)
-                                       : files_[source.file]->Read(*source.tensor, 0, values));
+                                       : ReadStored(source, values));
   const auto adapter = adapters_.find(name);
   return adapter == adapters_.end() ? Status() : AddAdapter(adapter->second, values);
+}
+
+Status SavedModel::ReadFrom(const std::string& name, uint64_t begin,
+                            std::span<float> values) const {
+  const Source& source = sources_.at(name);
+  if (begin == 0 && values.size() == source.elements) return Read(name, values);
+  if (!source.transposed && source.tiles.empty() && !adapters_.contains(name))
+    return files_[source.file]->Read(*source.tensor, begin, values);
+
+  std::vector<float> whole(source.elements);
+  TP_RETURN_IF_ERROR(Read(name, whole));
+  std::copy_n(whole.begin() + static_cast<std::ptrdiff_t>(begin), values.size(), values.begin());
+  return {};
+}
+
+Status SavedModel::ReadStored(const Source& source, std::span<float> values) const {
+  const WeightsFile& file = *files_[source.file];
+  if (source.tiles.empty()) return file.Read(*source.tensor, 0, values);
+  for (const SafetensorsEntry* tile : source.tiles) {
+    const uint64_t elements = tile->shape.front() * tile->shape.back();
+    TP_RETURN_IF_ERROR(file.Read(*tile, 0, values.first(elements)));
+    values = values.subspan(elements);
+  }
+  return {};
 }
 
 Status SavedModel::ReadTransposed(const Source& source, std::span<float> values) const {

@@ -44,6 +44,8 @@ class SavedModel {
   // Reads all values of the parameter `name` of GptParameters(config().shape), row-major. Errors:
   // kSafetensorsBad (a file has changed or cannot be read).
   Status Read(const std::string& name, std::span<float> values) const;
+  // The same for values.size() elements from `begin` on.
+  Status ReadFrom(const std::string& name, uint64_t begin, std::span<float> values) const;
   // Distinguishes these weights from others of the same shape by 4 KiB of each tensor: 16 hex
   // digits. Errors: kSafetensorsBad.
   Result<std::string> Fingerprint() const;
@@ -53,6 +55,9 @@ class SavedModel {
     size_t file = 0;  // index in files_
     const SafetensorsEntry* tensor = nullptr;
     bool transposed = false;
+    uint64_t elements = 0;
+    // Of a layer that a run with --tile-linear saved: all of them, `tensor` the first; else empty.
+    std::vector<const SafetensorsEntry*> tiles = {};
   };
   // A and B for one linear layer.
   struct Adapter {
@@ -66,7 +71,10 @@ class SavedModel {
   Status FindSources();
   Status FindSource(const ParameterNote& note, std::string_view prefix);
   Status CheckRest(std::string_view prefix) const;
+  // Finds a parameter that is there in tiles.
+  Status FindTiles(const ParameterNote& note);
   Status NotThere(const std::string& name) const;
+  Status ReadStored(const Source& source, std::span<float> values) const;
   Status ReadTransposed(const Source& source, std::span<float> values) const;
   Status AddAdapter(const Adapter& adapter, std::span<float> values) const;
 

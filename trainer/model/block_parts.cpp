@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include "base/check.h"
+#include "trainer/model/tiles/linear_tiles.h"
+
 namespace tidepool::trainer {
 namespace {
 
@@ -23,16 +26,34 @@ at::Tensor ForEachHead(const at::Tensor& shared, int64_t heads) {
       .reshape({batch, heads, tokens, size});
 }
 
+at::Tensor LinearInTiles(const Affine& layer, const at::Tensor& x) {
+  std::vector<at::Tensor> parts;
+  int64_t begin = 0;
+  for (const at::Tensor& tile : layer.tiles) {
+    const at::Tensor bias =
+        layer.bias.defined() ? layer.bias.narrow(0, begin, tile.size(0)) : at::Tensor();
+    parts.push_back(at::linear(x, tile, bias));
+    begin += tile.size(0);
+  }
+  return at::cat(parts, -1);
+}
+
 }  // namespace
 
 at::Tensor Affine::Linear(const at::Tensor& x, double lora_scale) const {
+  if (!tiles.empty()) return LinearInTiles(*this, x);
   const at::Tensor y = at::linear(x, weight, bias);
   if (!lora_a.defined()) return y;
   return y.add(at::linear(at::linear(x, lora_a), lora_b), lora_scale);
 }
 
 Affine FindAffine(const NamedTensors& parameters, const std::string& module) {
-  Affine found{.weight = parameters[module + ".weight"], .bias = {}, .lora_a = {}, .lora_b = {}};
+  Affine found;
+  const std::string name = module + ".weight";
+  if (const at::Tensor* weight = parameters.find(name)) found.weight = *weight;
+  while (const at::Tensor* tile = parameters.find(TileName(name, found.tiles.size())))
+    found.tiles.push_back(*tile);
+  TP_CHECK(found.defined(), "the layer has a weight");
   if (const at::Tensor* bias = parameters.find(module + ".bias")) found.bias = *bias;
   if (const at::Tensor* a = parameters.find(module + ".lora_A.weight")) found.lora_a = *a;
   if (const at::Tensor* b = parameters.find(module + ".lora_B.weight")) found.lora_b = *b;

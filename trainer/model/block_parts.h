@@ -23,16 +23,20 @@ struct KvCache {
 
 // A linear layer or a norm; missing parts are undefined.
 struct Affine {
-  at::Tensor weight, bias;    // [out][in], [out]; of a norm [C], [C]
+  at::Tensor weight, bias;  // [out][in], [out]; of a norm [C], [C]
+  // Instead of a weight: its rows in tiles (trainer/model/tiles/linear_tiles.h), each [rows][in].
+  std::vector<at::Tensor> tiles = {};
   at::Tensor lora_a, lora_b;  // [rank][in], [out][rank]; undefined without an adapter
 
+  bool defined() const { return weight.defined() || !tiles.empty(); }
   // weight x + bias, plus `lora_scale` times B A x if there is an adapter: [..][in] to [..][out].
+  // A layer in tiles has no adapter; its operators read one tile each.
   at::Tensor Linear(const at::Tensor& x, double lora_scale) const;
 };
 
 using NamedTensors = torch::OrderedDict<std::string, at::Tensor>;
 
-// The layer called `module`; its weight must exist.
+// The layer called `module`; its weight must exist, whole or in tiles.
 Affine FindAffine(const NamedTensors& parameters, const std::string& module);
 
 // The inputs of attention.

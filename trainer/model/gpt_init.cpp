@@ -6,6 +6,7 @@
 
 #include "base/random.h"
 #include "trainer/model/lora.h"
+#include "trainer/model/tiles/linear_tiles.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -42,10 +43,9 @@ void FillNormal(uint64_t key, double deviation, uint64_t begin, std::span<float>
   }
 }
 
-}  // namespace
-
-void InitGptParameter(const std::string& name, const GptShape& shape, uint64_t seed, uint64_t begin,
-                      std::span<float> out) {
+// Of a parameter of a model without tiles.
+void InitWhole(const std::string& name, const GptShape& shape, uint64_t seed, uint64_t begin,
+               std::span<float> out) {
   const bool is_norm = name.find("ln_") != std::string::npos || name.ends_with("norm.weight");
   if (name.ends_with(".bias") || is_norm) {
     std::fill(out.begin(), out.end(), name.ends_with(".bias") ? 0.0F : 1.0F);
@@ -66,6 +66,14 @@ void InitGptParameter(const std::string& name, const GptShape& shape, uint64_t s
       name.ends_with("down_proj.weight") || name.ends_with(".w2.weight");
   FillNormal(KeyOf(name, seed), ends_residual_branch ? 0.02 / std::sqrt(2.0 * shape.layers) : 0.02,
              begin, out);
+}
+
+}  // namespace
+
+void InitGptParameter(const std::string& name, const GptShape& shape, uint64_t seed, uint64_t begin,
+                      std::span<float> out) {
+  const TilePlace place = PlaceOfTile(name, shape);
+  InitWhole(place.whole, shape, seed, place.begin + begin, out);
 }
 
 }  // namespace tidepool::trainer

@@ -6,6 +6,7 @@
 
 #include "trainer/model/llama_shape.h"
 #include "trainer/model/moe_text.h"
+#include "trainer/model/tiles/linear_tiles.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -84,6 +85,35 @@ void AddNormOrLinear(std::vector<ParameterNote>* notes, const std::string& modul
                     .multi_use = false});
 }
 
+// Of GPT-2's form, with whole layers.
+std::vector<ParameterNote> Gpt2Parameters(const GptShape& shape) {
+  const uint64_t c = shape.hidden;
+  std::vector<ParameterNote> notes;
+
+  notes.push_back({.name = "wte.weight",
+                   .dims = {shape.vocab, c},
+                   .optimizer_group = kDecayGroup,
+                   .data_group = 0,
+                   .multi_use = true});
+  notes.push_back({.name = "wpe.weight",
+                   .dims = {shape.context, c},
+                   .optimizer_group = kDecayGroup,
+                   .data_group = 0,
+                   .multi_use = false});
+
+  for (uint32_t layer = 0; layer < shape.layers; ++layer) {
+    const std::string block = "h." + std::to_string(layer);
+    AddNormOrLinear(&notes, block + ".ln_1", {c});
+    AddNormOrLinear(&notes, block + ".attn.c_attn", {3 * c, c});
+    AddNormOrLinear(&notes, block + ".attn.c_proj", {c, c});
+    AddNormOrLinear(&notes, block + ".ln_2", {c});
+    AddNormOrLinear(&notes, block + ".mlp.c_fc", {4 * c, c});
+    AddNormOrLinear(&notes, block + ".mlp.c_proj", {c, 4 * c});
+  }
+  AddNormOrLinear(&notes, "ln_f", {c});
+  return notes;
+}
+
 }  // namespace
 
 std::span<const GptShape> GptPresets() {
@@ -121,31 +151,9 @@ std::string TokenTableName(const GptShape& shape) {
 }
 
 std::vector<ParameterNote> GptParameters(const GptShape& shape) {
-  if (shape.form == ModelForm::kLlama) return LlamaParameters(shape);
-  const uint64_t c = shape.hidden;
-  std::vector<ParameterNote> notes;
-
-  notes.push_back({.name = "wte.weight",
-                   .dims = {shape.vocab, c},
-                   .optimizer_group = kDecayGroup,
-                   .data_group = 0,
-                   .multi_use = true});
-  notes.push_back({.name = "wpe.weight",
-                   .dims = {shape.context, c},
-                   .optimizer_group = kDecayGroup,
-                   .data_group = 0,
-                   .multi_use = false});
-
-  for (uint32_t layer = 0; layer < shape.layers; ++layer) {
-    const std::string block = "h." + std::to_string(layer);
-    AddNormOrLinear(&notes, block + ".ln_1", {c});
-    AddNormOrLinear(&notes, block + ".attn.c_attn", {3 * c, c});
-    AddNormOrLinear(&notes, block + ".attn.c_proj", {c, c});
-    AddNormOrLinear(&notes, block + ".ln_2", {c});
-    AddNormOrLinear(&notes, block + ".mlp.c_fc", {4 * c, c});
-    AddNormOrLinear(&notes, block + ".mlp.c_proj", {c, 4 * c});
-  }
-  AddNormOrLinear(&notes, "ln_f", {c});
+  std::vector<ParameterNote> notes =
+      shape.form == ModelForm::kLlama ? LlamaParameters(shape) : Gpt2Parameters(shape);
+  CutLinears(shape, &notes);
   return notes;
 }
 

@@ -31,7 +31,8 @@ Status CheckGptShape(const GptShape& shape);
 inline constexpr double kGptNormEpsilon = 1e-5;
 
 // All parameters in forward order, named like the modules of trainer/model/gpt.h. Matrices are
-// [out][in]. A token embedding that is also the output head is used twice (multi_use).
+// [out][in]. A token embedding that is also the output head is used twice (multi_use). With
+// shape.tile_elements, large linear layers are cut (trainer/model/tiles/linear_tiles.h).
 std::vector<ParameterNote> GptParameters(const GptShape& shape);
 
 // The name of the token embedding.

@@ -93,7 +93,7 @@ at::Tensor LlamaBlocks::Run(size_t number, const at::Tensor& x, KvCache* cache) 
   const at::Tensor attended = x + Attention(number, Norm(block.input_norm.weight, x), cache);
   const at::Tensor normed = Norm(block.post_norm.weight, attended);
   if (!block.experts) return attended + Mlp(block, normed);
-  if (!block.gate.weight.defined()) return attended + block.experts->Run(normed);
+  if (!block.gate.defined()) return attended + block.experts->Run(normed);
 
   // The order of the parameters' list: operands of + have none.
   const at::Tensor residual = Mlp(block, normed);

@@ -49,6 +49,14 @@ std::vector<Target> TargetsOf(const GptShape& shape) {
   return targets;
 }
 
+// The columns of the matrix that a layer has under `ending`.
+uint64_t ColumnsOf(const std::string& name, std::string_view ending, const GptShape& shape) {
+  for (const Target& target : TargetsOf(shape)) {
+    if (name.ends_with("." + std::string(target.name) + std::string(ending))) return target.in;
+  }
+  return shape.hidden;
+}
+
 std::string BlockName(const GptShape& shape, uint32_t layer) {
   return (shape.form == ModelForm::kLlama ? "model.layers." : "h.") + std::to_string(layer) + ".";
 }
@@ -127,11 +135,11 @@ Result<LoraShape> MakeLoraShape(const GptShape& shape, uint32_t rank, float alph
 }
 
 uint64_t AdapterColumns(const std::string& name, const GptShape& shape) {
-  constexpr std::string_view kA = ".lora_A.weight";
-  for (const Target& target : TargetsOf(shape)) {
-    if (name.ends_with("." + std::string(target.name) + std::string(kA))) return target.in;
-  }
-  return shape.hidden;
+  return ColumnsOf(name, ".lora_A.weight", shape);
+}
+
+uint64_t LayerColumns(const std::string& name, const GptShape& shape) {
+  return ColumnsOf(name, ".weight", shape);
 }
 
 std::string TargetsText(const LoraShape& lora) {

@@ -39,6 +39,9 @@ Result<LoraShape> MakeLoraShape(const GptShape& shape, uint32_t rank, float alph
                                 const std::string& targets);
 // The columns of the matrix A called `name`: those of its layer.
 uint64_t AdapterColumns(const std::string& name, const GptShape& shape);
+// The columns of the matrix called `name`, the weight of a block's linear layer; experts have none
+// of these.
+uint64_t LayerColumns(const std::string& name, const GptShape& shape);
 // "attn.c_attn,attn.c_proj"
 std::string TargetsText(const LoraShape& lora);
 

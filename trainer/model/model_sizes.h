@@ -69,6 +69,9 @@ struct GptShape {
   MoeSizes moe = {};      // in Llama's form only; of all blocks with experts
   // By block, where they differ (trainer/model/moe/moe_layers.h); empty: as `moe` says.
   std::vector<MoeSizes> moe_layers = {};
+  // The most elements of a tile of a block's linear layer (trainer/model/tiles/linear_tiles.h); 0:
+  // layers are not cut. No property of saved models, which have whole layers or tiles of any size.
+  uint64_t tile_elements = 0;
 };
 
 }  // namespace tidepool::trainer

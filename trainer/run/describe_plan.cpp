@@ -10,6 +10,7 @@
 #include "trainer/model/moe/moe_layers.h"
 #include "trainer/model/moe_text.h"
 #include "trainer/run/describe_groups.h"
+#include "trainer/model/tiles/linear_tiles.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -77,6 +78,21 @@ std::string DescribeStages(const RunPlan& plan) {
          "; sums of gradients take " + FormatBytes(stages.tail_bytes) + " of the rCache" +
          (plan.layout.world > 1 ? " of rank " + std::to_string(stages.rank) : "") + ", and " +
          FormatBytes(stages.sum_bytes) + " are handed in a step";
+}
+
+void AddTiles(const GptShape& shape, DType dtype, Lines* lines) {
+  if (shape.tile_elements == 0) return;
+  uint64_t tiles = 0, layers = 0;
+  for (const ParameterNote& note : GptParameters(shape)) {
+    const TilePlace place = PlaceOfTile(note.name, shape);
+    if (place.whole == note.name) continue;
+    ++tiles;
+    if (place.begin == 0) ++layers;
+  }
+
+  lines->Add("tiles", std::to_string(layers) + " linear layers are cut into " +
+                          std::to_string(tiles) + " parameters of at most " +
+                          FormatBytes(shape.tile_elements * BytesOf(dtype)));
 }
 
 void AddRcache(const RunPlan& plan, Lines* lines) {
@@ -279,6 +295,7 @@ std::string DescribePlan(const RunPlan& plan) {
   Lines lines;
   AddModel(plan, &lines);
   lines.AddText(DescribeGroups(plan));
+  AddTiles(plan.shape, plan.layout.dtype, &lines);
   AddRcache(plan, &lines);
   AddPool(plan, states, &lines);
   AddNvme(plan, &lines);

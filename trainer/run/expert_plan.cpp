@@ -126,19 +126,24 @@ std::vector<std::vector<Rank>> ExpertRanks(const GptShape& shape, Rank rank) {
 
 std::vector<std::string> TablesThatStay(const GptShape& shape,
                                         const std::vector<ParameterNote>& notes) {
-  if (!HasExperts(shape)) return {};
-  uint64_t largest = 0;
-  std::vector<std::string> tables;
-  const uint64_t table = uint64_t{shape.vocab} * shape.hidden;
+  if (!HasExperts(shape) && shape.tile_elements == 0) return {};
+  const auto is_table = [](const ParameterNote& note) {
+    return note.name == kLlamaTokenTable || note.name == kLlamaHead || note.name == "wpe.weight";
+  };
+  const auto elements = [](const ParameterNote& note) {
+    return note.dims.size() == 2 ? note.dims[0] * note.dims[1] : note.dims.front();
+  };
 
+  uint64_t largest = 0;
   for (const ParameterNote& note : notes) {
-    const bool is_table = note.name == kLlamaTokenTable || note.name == kLlamaHead;
-    const uint64_t elements =
-        note.dims.size() == 2 ? note.dims[0] * note.dims[1] : note.dims.front();
-    if (is_table && !note.multi_use) tables.push_back(note.name);
-    if (!is_table) largest = std::max(largest, elements);
+    if (!is_table(note) && !note.multi_use) largest = std::max(largest, elements(note));
   }
-  return table > largest ? tables : std::vector<std::string>();
+
+  std::vector<std::string> tables;
+  for (const ParameterNote& note : notes) {
+    if (is_table(note) && !note.multi_use && elements(note) > largest) tables.push_back(note.name);
+  }
+  return tables;
 }
 
 }  // namespace tidepool::trainer

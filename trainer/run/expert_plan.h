@@ -33,8 +33,8 @@ std::vector<std::vector<Rank>> ExpertDataGroups(const GptShape& shape, uint32_t 
 std::vector<std::vector<Rank>> ExpertRanks(const GptShape& shape, Rank rank);
 
 // Names of tables that stay in the rCache. A chunk holds at least the largest parameter, and an
-// expert has chunks of its own: tables that are larger than all else would make blocks of which
-// experts fill little.
+// expert has chunks of its own, as a tile of a linear layer may have: tables that are larger than
+// all else would make blocks of which these fill little.
 std::vector<std::string> TablesThatStay(const GptShape& shape,
                                         const std::vector<ParameterNote>& notes);
 

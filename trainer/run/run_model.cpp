@@ -12,6 +12,7 @@
 #include "trainer/checkpoint/loaded_checkpoint.h"
 #include "trainer/model/activation_store.h"
 #include "trainer/model/gpt_init.h"
+#include "trainer/model/tiles/linear_tiles.h"
 #include "trainer/run/expert_mover.h"
 #include "trainer/plan/use_trace.h"
 #include "trainer/threads/in_parts.h"
@@ -293,9 +294,12 @@ Status RunModel::LoadCheckpoint(const LoadedCheckpoint& from) {
 Status RunModel::LoadWeights() {
   return engine_->LoadWeights([this](ParameterId id, std::span<float> values) {
     const std::string& name = parts_.plan.layout.parameters[id].name;
-    if (parts_.plan.from != nullptr) return parts_.plan.from->Read(name, values);
-    // A value depends on its position alone, so the number of threads changes no bit.
     const GptShape& shape = parts_.plan.shape;
+    if (parts_.plan.from != nullptr) {
+      const TilePlace place = PlaceOfTile(name, shape);
+      return parts_.plan.from->ReadFrom(place.whole, place.begin, values);
+    }
+    // A value depends on its position alone, so the number of threads changes no bit.
     const uint64_t seed = parts_.options.model.seed;
     InParts(values.size(), kInitPart, static_cast<uint32_t>(at::get_num_threads()),
             [&](uint64_t begin, uint64_t end) {

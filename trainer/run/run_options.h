@@ -27,6 +27,7 @@ struct ModelOptions {
   bool activation_checkpointing = false;
   bool offload_activations = false;  // with checkpointing: kept activations go to host memory
   uint32_t vocab_tiles = 1;          // of the loss; 1: all logits at once
+  std::string tile_linear;           // the most bytes of a tile of a linear layer; empty: no tiles
 };
 
 // Adapters (LoRA) over a saved model, which stays unchanged.

@@ -12,10 +12,13 @@
 #include "trainer/inputs/model_config.h"
 #include "trainer/layout/chunk_traffic.h"
 #include "trainer/model/moe/moe_layers.h"
+#include "trainer/model/tiles/linear_tiles.h"
 #include "trainer/run/expert_plan.h"
 
 namespace tidepool::trainer {
 namespace {
+
+constexpr uint64_t kTilesOfChunk = 2;  // the most, where the search chooses
 
 Result<GptShape> ShapeOfBase(const std::string& base) {
   if (std::error_code unknown; !std::filesystem::exists(base, unknown)) {
@@ -65,6 +68,37 @@ Status CheckVocabTiles(const GptShape& shape, const RunOptions& options) {
       .Where("--vocab-tiles " + std::to_string(tiles))
       .Why("each tile holds one entry at least; from about 1,000 an operator is no slower for it")
       .Fix("give --vocab-tiles " + std::to_string(std::max(1U, shape.vocab / 4096)) + " or fewer");
+}
+
+// GptShape::tile_elements by --tile-linear.
+Result<uint64_t> TileElementsOf(const GptShape& shape, const RunOptions& options) {
+  const std::string& size = options.model.tile_linear;
+  if (size.empty()) return uint64_t{0};
+  if (options.adapters.rank > 0 || !options.adapters.base.empty()) {
+    return Status(ErrorId::kUsageError, "--tile-linear is for models that are trained as a whole")
+        .Where("--tile-linear " + size)
+        .Why("adapters are trained beside whole layers, which a base file holds")
+        .Fix("leave it out");
+  }
+
+  TP_ASSIGN_OR_RETURN(const DType dtype, DTypeFromName(options.model.dtype));
+  const Result<uint64_t> bytes = ParseSize(size);
+  const LinearSizes linears = SizesOfLinears(shape);
+  const uint64_t least = linears.widest_row * BytesOf(dtype),
+                 most = linears.largest * BytesOf(dtype);
+  if (bytes.ok() && bytes.value() >= least && bytes.value() < most)
+    return bytes.value() / BytesOf(dtype);
+
+  const bool is_large = bytes.ok() && bytes.value() >= most;
+  return Status(ErrorId::kConfigBadValue,
+                !bytes.ok() ? bytes.status().what()
+                : is_large  ? "--tile-linear has no effect: no linear layer of a block is larger"
+                           : "a tile of " + FormatBytes(bytes.value()) + " holds no row of a layer")
+      .Where("--tile-linear " + size)
+      .Why("a row of the widest layer takes " + FormatBytes(least) + " in " + options.model.dtype +
+           ", the largest layer " + FormatBytes(most))
+      .Fix("give a size from " + std::to_string(least) + " on and below " + std::to_string(most) +
+           (is_large ? ", or leave --tile-linear out" : ""));
 }
 
 Result<LoraShape> LoraOf(const GptShape& shape, const AdapterOptions& adapters) {
@@ -119,6 +153,11 @@ Result<ChunkLayout> LayoutOf(const GptShape& shape, const LoraShape& lora,
   layout.world = world;
   layout.data_groups = ExpertDataGroups(shape, world);
   layout.resident = TablesThatStay(shape, notes);
+  // The least waste alone would take larger chunks, and blocks be none the smaller.
+  if (shape.tile_elements > 0) {
+    layout.chunk_bytes_max = std::min(layout.chunk_bytes_max,
+                                      kTilesOfChunk * shape.tile_elements * BytesOf(layout.dtype));
+  }
   if (!options.pipeline.ends.empty() && world > 1)
     GroupByStage(CutsOf(options, shape, world), shape, &notes, &layout);
 
@@ -211,6 +250,8 @@ Result<RunPlan> MakeRunPlan(const GptShape& shape, const RunOptions& options, ui
   RunPlan plan;
   plan.shape = shape;
   plan.rank = rank;
+  TP_ASSIGN_OR_RETURN(plan.shape.tile_elements, TileElementsOf(shape, options));
+
   TP_RETURN_IF_ERROR(CheckExpertRanks(shape, options, world));
   plan.expert_groups = ExpertRanks(shape, rank);
   plan.exchange = options.memory.plan == "ddp" ? Exchange::kReplicated : Exchange::kSharded;

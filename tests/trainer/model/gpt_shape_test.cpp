@@ -1,13 +1,16 @@
 #include "trainer/model/gpt_shape.h"
 
 #include <cmath>
+#include <map>
 #include <numeric>
 #include <set>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "trainer/model/gpt_init.h"
+#include "trainer/model/tiles/linear_tiles.h"
 
 namespace tidepool::trainer {
 namespace gpt_shape_test {
@@ -65,6 +68,56 @@ TEST(GptParameters, NoteDecayAndMultipleUse) {
   EXPECT_EQ(notes.size(), 2 + 2 * 12 + 2U);
   EXPECT_EQ(notes.front().name, "wte.weight");
   EXPECT_EQ(notes.back().name, "ln_f.bias");
+}
+
+// Tiles in the order of their rows, each of as many as fit, with the values of the whole layer.
+TEST(LinearTiles, AreTheRowsOfTheLayerInOrder) {
+  for (const char* preset : {"tiny", "llama-tiny", "moe-tiny"}) {
+    SCOPED_TRACE(preset);
+    const GptShape whole = FindGptPreset(preset).value();
+    GptShape tiled = whole;
+    tiled.tile_elements = 1000;
+
+    std::map<std::string, std::vector<float>> joined;
+    uint64_t tiles = 0;
+    for (const ParameterNote& note : GptParameters(tiled)) {
+      const TilePlace place = PlaceOfTile(note.name, tiled);
+      std::vector<float>& values = joined[place.whole];
+      ASSERT_EQ(place.begin, values.size()) << note.name;
+      values.resize(values.size() + ElementsOf(note));
+      InitGptParameter(note.name, tiled, 7, 0, std::span(values).subspan(place.begin));
+
+      const bool is_tile = place.whole != note.name;
+      EXPECT_EQ(is_tile, !note.name.ends_with("weight") && !note.name.ends_with("bias"));
+      if (!is_tile) continue;
+      EXPECT_LE(ElementsOf(note), tiled.tile_elements) << note.name;
+      EXPECT_EQ(note.optimizer_group, kDecayGroup) << note.name;
+      ++tiles;
+    }
+    EXPECT_GT(tiles, 20U);
+
+    const std::vector<ParameterNote> notes = GptParameters(whole);
+    ASSERT_EQ(joined.size(), notes.size());
+    for (const ParameterNote& note : notes) {
+      std::vector<float> values(ElementsOf(note));
+      InitGptParameter(note.name, whole, 7, 0, values);
+      EXPECT_EQ(joined[note.name], values) << note.name;
+    }
+  }
+}
+
+TEST(LinearTiles, LeaveWhatIsSmallOrNoLinearLayerOfABlock) {
+  GptShape shape = FindGptPreset("moe-tiny").value();
+  EXPECT_EQ(SizesOfLinears(shape).widest_row, 64U);
+  EXPECT_EQ(SizesOfLinears(shape).largest, 64U * 64U);
+  shape.tile_elements = 64 * 64;  // the largest of attention
+  std::vector<std::string> names, whole;
+  for (const ParameterNote& note : GptParameters(shape)) names.push_back(note.name);
+  shape.tile_elements = 0;
+  for (const ParameterNote& note : GptParameters(shape)) whole.push_back(note.name);
+  EXPECT_EQ(names, whole) << "experts and tables are larger, and not cut";
+  EXPECT_EQ(SizesOfLinears(FindGptPreset("tiny").value()).widest_row, 256U);
+  EXPECT_EQ(SizesOfLinears(FindGptPreset("tiny").value()).largest, 256U * 64U);
 }
 
 TEST(GptInit, GivesTheSameValuesInAnyPieces) {

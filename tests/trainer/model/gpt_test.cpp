@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 
 #include "trainer/model/checkpoint.h"
 #include "trainer/model/generate.h"
+#include "trainer/model/tiles/linear_tiles.h"
 
 namespace tidepool::trainer {
 namespace gpt_test {
@@ -34,6 +36,36 @@ std::shared_ptr<Gpt> MakeModel(const GptShape& shape, at::ScalarType dtype = at:
 // Fixed tokens with some structure.
 at::Tensor Tokens(int64_t batch, int64_t tokens, int64_t shift = 0) {
   return (at::arange(shift, shift + batch * tokens) * 7 % 61).view({batch, tokens});
+}
+
+// Tiles of linear layers change no more than the order of sums.
+TEST(LinearTiles, GiveTheLossAndTheGradientsOfWholeLayers) {
+  GptShape llama = kSmall;
+  llama.form = ModelForm::kLlama;
+  llama.llama = {.kv_heads = 1, .head_size = 16, .mlp = 80};
+  for (const GptShape& shape : {kSmall, llama}) {
+    SCOPED_TRACE(shape.form == ModelForm::kLlama ? "Llama's form" : "GPT-2's form");
+    GptShape tiled = shape;
+    tiled.tile_elements = 700;
+    auto whole = MakeModel(shape), cut = MakeModel(tiled);
+    cut->SetCheckpointing(true);
+    ASSERT_GT(cut->named_parameters().size(), whole->named_parameters().size() + 20);
+
+    const at::Tensor tokens = Tokens(2, 16), targets = Tokens(2, 16, 1);
+    const at::Tensor loss = whole->Loss(tokens, targets), of_tiles = cut->Loss(tokens, targets);
+    EXPECT_NEAR(of_tiles.item<double>(), loss.item<double>(), 2e-6);
+    loss.backward();
+    of_tiles.backward();
+
+    std::map<std::string, std::vector<at::Tensor>> gradients;
+    for (const ParameterNote& note : GptParameters(tiled)) {
+      const at::Tensor& gradient = cut->named_parameters()[note.name].grad();
+      gradients[PlaceOfTile(note.name, tiled).whole].push_back(gradient);
+    }
+    for (const auto& item : whole->named_parameters())
+      EXPECT_TRUE(at::allclose(at::cat(gradients[item.key()]), item.value().grad(), 1e-5, 2e-6))
+          << item.key();
+  }
 }
 
 TEST(Gpt, RegistersTheParametersOfTheTable) {

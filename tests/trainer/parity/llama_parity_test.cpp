@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include "tests/trainer/parity/rig.h"
+#include "trainer/model/tiles/linear_tiles.h"
 
 namespace tidepool::trainer {
 namespace llama_parity_test {
@@ -70,6 +72,51 @@ TEST(LlamaParity, TilesOfTheVocabularyMatchPlainTrainingWhateverTheRcache) {
     ExpectLike(tiled, TrainPlain(options), 1e-5, 1e-4);
     options.run.memory.rcache = "15%";
     EXPECT_TRUE(SameBits(TrainThroughServer(options), tiled));
+  }
+}
+
+// With the tiles of a layer put together.
+RigResult Joined(RigResult result, uint64_t tile_elements) {
+  GptShape shape = LlamaRig().shape;
+  std::map<std::string, std::map<uint64_t, std::vector<float>>> parts;
+  for (auto& [name, values] : result.weights) {
+    shape.tile_elements = tile_elements;
+    if (!name.starts_with("model.")) shape.form = ModelForm::kGpt2;
+    const TilePlace place = PlaceOfTile(name, shape);
+    parts[place.whole][place.begin] = std::move(values);
+  }
+  result.weights.clear();
+  for (auto& [name, tiles] : parts) {
+    for (auto& [begin, values] : tiles) {
+      std::vector<float>& whole = result.weights[name];
+      whole.insert(whole.end(), values.begin(), values.end());
+    }
+  }
+  return result;
+}
+
+// The largest parameter of a block is a tenth of what it was, and so is the smallest chunk.
+TEST(LlamaParity, TilesOfLinearLayersMatchPlainTrainingWhateverTheRcache) {
+  for (const bool is_llama : {true, false}) {
+    SCOPED_TRACE(is_llama ? "Llama's form" : "GPT-2's form");
+    RigOptions options = is_llama ? LlamaRig() : DefaultRig();
+    options.run.training.steps = 20;
+    options.run.optimizer.clip = 0;
+    const RigResult plain = TrainPlain(options), whole = TrainThroughServer(options);
+    options.run.model.tile_linear = "2KiB";
+    options.run.memory.chunk_size = "auto";
+    const RigResult tiled = TrainThroughServer(options);
+    // GPT-2's biases of keys have no gradient but rounding, which Adam makes as large as any.
+    ExpectLike(Joined(tiled, 512), whole, 2e-6, is_llama ? 2e-6 : 1e-5);
+    EXPECT_GT(tiled.weights.size(), plain.weights.size() + 20);
+    ExpectLike(Joined(tiled, 512), plain, 1e-5, 1e-4);
+
+    options.run.memory.rcache = "15%";
+    options.run.model.activation_checkpointing = true;
+    EXPECT_TRUE(SameBits(TrainThroughServer(options), tiled));
+    options.world = 2;
+    const RigResult two = TrainThroughServer(options);
+    ExpectLike(Joined(two, 512), plain, 1e-4, 1e-3);
   }
 }
 

@@ -148,5 +148,33 @@ TEST_F(PlanEstimate, NamesTheGroupsOfExperts) {
               HasSubstr("ep=4 ranks are to share experts, and there are 2"));
 }
 
+// Moments of the order need chunks of a tile's size: so the fewest blocks are smaller, too.
+TEST_F(PlanEstimate, TilesOfLinearLayersMakeSmallerChunks) {
+  const auto bytes = [](const std::vector<std::string>& words, const char* which) {
+    std::vector<std::string> all{"--plan", "zero3", "--json"};
+    all.insert(all.end(), words.begin(), words.end());
+    const auto json = boost::json::parse(Estimate(all, kExitOk, "gpt2-774m"));
+    return json.at_pointer(which).to_number<int64_t>();
+  };
+  const std::vector<std::string> tiles{"--tile-linear", "2MiB"};  // positions take 5 MiB
+  EXPECT_LE(bytes(tiles, "/chunk_bytes") * 4, bytes({}, "/chunk_bytes"));
+  const auto blocks = [&](const std::vector<std::string>& words) {
+    return bytes(words, "/rcache/bytes") - bytes(words, "/rcache/resident_bytes");
+  };
+  EXPECT_LE(blocks(tiles) * 4, blocks({}));
+  EXPECT_THAT(
+      Estimate({"--tile-linear", "64KiB"}),
+      HasSubstr("\ntiles     12 linear layers are cut into 44 parameters of at most 64.0 KiB\n"));
+
+  const std::string small = Estimate({"--tile-linear", "1KiB"}, kExitUsage);
+  EXPECT_THAT(small, HasSubstr("a tile of 1.00 KiB holds no row of a layer"));
+  EXPECT_THAT(small, HasSubstr("give a size from 2048 on and below "));
+  EXPECT_THAT(Estimate({"--tile-linear", "some"}, kExitUsage), HasSubstr("--tile-linear some"));
+  EXPECT_THAT(Estimate({"--tile-linear", "1GiB"}, kExitUsage),
+              HasSubstr("no linear layer of a block is larger"));
+  EXPECT_THAT(Estimate({"--tile-linear", "64KiB", "--lora-rank", "2"}, kExitUsage),
+              HasSubstr("--tile-linear is for models that are trained as a whole"));
+}
+
 }  // namespace plan_estimate_test
 }  // namespace tidepool::testing

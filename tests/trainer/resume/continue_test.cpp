@@ -271,6 +271,9 @@ TEST_F(ContinueTest, OtherFlagsDoNotContinueTheJob) {
   RunSetup setup = Setup("died");
   setup.options.optimizer.clip = 0.25f;
   EXPECT_EQ(Run(setup).id(), ErrorId::kJobMismatch);
+  RunSetup tiled = Setup("died");
+  tiled.options.model.tile_linear = "8KiB";  // other parameters, in other chunks
+  EXPECT_EQ(Run(tiled).id(), ErrorId::kJobMismatch);
 }
 
 // --- data and their order ---
