@@ -40,6 +40,7 @@ StepReport Report(uint64_t step) {
   report.ahead = 6;
   report.misses = 10;
   report.evictions = 9;
+  report.evictions_unforeseen = 2;
   report.prefetches = 8;
   report.prefetches_late = 1;
   report.waited_seconds = 0.25;
@@ -129,6 +130,7 @@ TEST(MetricsLine, IsOneJsonObjectWithEveryFigure) {
   EXPECT_EQ(number("misses"), 10);
   EXPECT_EQ(number("hit_rate"), 0.6);
   EXPECT_EQ(number("evictions"), 9);
+  EXPECT_EQ(number("evictions_unforeseen"), 2);
   EXPECT_EQ(number("prefetches"), 8);
   EXPECT_EQ(number("prefetches_late"), 1);
   EXPECT_TRUE(object.at("cpus_shared").as_bool());

@@ -208,6 +208,7 @@ bool CachePass::Place(ChunkId chunk) {
   TP_CHECK(std::binary_search(candidates.begin(), candidates.end(), victim),
            "a policy names one of its candidates");
   chunks_->Evict(victim, chunk);
+  ++unforeseen_;
   return true;
 }
 

@@ -119,6 +119,8 @@ class CachePass {
   // True when the caller keeps all gradients until the end of backward.
   bool separate() const { return separate_; }
   Version version() const { return version_; }
+  // Evictions so far that a policy chose, where no plan was followed.
+  uint64_t unforeseen() const { return unforeseen_; }
   const PassFollower& follower() const { return follower_; }
 
   // The smallest --rcache for the order followed or recorded so far, in bytes.
@@ -152,6 +154,7 @@ class CachePass {
        trace_only_ = false;
   Version version_ = 0;
   uint64_t trace_only_blocks_ = 0;  // need of a trace-only evaluation
+  uint64_t unforeseen_ = 0;
 };
 
 }  // namespace tidepool::trainer

@@ -44,6 +44,7 @@ struct CacheCounters {
   // those for which a check found the compute stream waiting, so a lower bound.
   uint64_t late_prefetches = 0;
   uint64_t evictions = 0;
+  uint64_t unforeseen = 0;                // of `evictions`: chosen without a plan
   uint64_t zeros = 0;                     // gradients of zeros that were submitted without any
   uint64_t submits = 0;                   // chunks whose gradients were submitted
   uint64_t deviations = 0;                // passes that left the recorded order
@@ -68,7 +69,7 @@ class CachedChunks {
   // Address of the parameter, or of its gradient. Requires has(its chunk).
   std::byte* AddressOf(ParameterId parameter) const;
   TensorStates* states() { return &states_; }
-  // All but `deviations`, which only the pass knows.
+  // All but `unforeseen` and `deviations`, which only the pass knows.
   CacheCounters counters() const;
 
   // Begins a pass. `stale`: present chunks, except frozen ones, are outdated and are dropped.

@@ -156,6 +156,7 @@ Status ParameterCache::AwaitTransfers() {
 
 CacheCounters ParameterCache::counters() const {
   CacheCounters counters = chunks_.counters();
+  counters.unforeseen = pass_.unforeseen();
   counters.deviations = pass_.follower().deviations();
   return counters;
 }

@@ -140,7 +140,8 @@ std::string MetricsLine(const StepReport& r) {
       .Field("ahead", r.ahead)
       .Field("misses", r.misses)
       .Field("hit_rate", r.hit_rate())
-      .Field("evictions", r.evictions);
+      .Field("evictions", r.evictions)
+      .Field("evictions_unforeseen", r.evictions_unforeseen);
 
   json.Field("prefetches", r.prefetches)
       .Field("prefetches_late", r.prefetches_late)

@@ -40,6 +40,7 @@ struct StepReport {
   // Chunk accesses of this rank (trainer/cache/cached_chunks.h); bytes below are those of all ranks
   // of a pipeline.
   uint64_t hits = 0, ahead = 0, misses = 0, evictions = 0, prefetches = 0, prefetches_late = 0;
+  uint64_t evictions_unforeseen = 0;  // of `evictions`: chosen without a plan
   // At the end of the step: compute threads wait briefly for each other
   // (trainer/threads/cpu_watch.h).
   bool cpus_shared = false;

@@ -153,6 +153,18 @@ class ContinueTest : public ::testing::Test {
     EXPECT_FALSE(std::filesystem::exists(directory_ + "/" + out + "/metrics.noted"));
   }
 
+  // A number of metrics.jsonl, by line that has it.
+  std::vector<uint64_t> NumbersOf(const std::string& out, const std::string& key) const {
+    const std::string wanted = "\"" + key + "\":";
+    std::vector<uint64_t> numbers;
+    std::istringstream lines(ReadText(directory_ + "/" + out + "/metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      const size_t at = line.find(wanted);
+      if (at != std::string::npos) numbers.push_back(std::stoull(line.substr(at + wanted.size())));
+    }
+    return numbers;
+  }
+
   std::string directory_;
   mutable SteadyClock clock_;
   memserver::KeptHolder nobody_{memserver::KeeperChoice::kNone, {}};
@@ -204,6 +216,31 @@ TEST_F(ContinueTest, WithLossScalingAndSkippedSteps) {
     ExpectDone(Run(setup(out)));
     ExpectSame(out, "undisturbed");
   }
+}
+
+// The order of a profiled run is known before its first step, also of one that is resumed: each
+// eviction is a plan's. A run without a profile evicts at random in its first step, so that the
+// counter can tell.
+TEST_F(ContinueTest, NoStepOfAProfiledRunEvictsAtRandom) {
+  const auto setup = [this](const std::string& out) {
+    RunSetup made = Setup(out);
+    made.options.memory.rcache = "30%";
+    made.options.training.eval_every = 0;
+    return made;
+  };
+  RunUntil(3, setup("foreseen"));
+  ExpectDone(Run(setup("foreseen")));
+  EXPECT_EQ(NumbersOf("foreseen", "evictions_unforeseen"), std::vector<uint64_t>(kSteps, 0));
+  for (const uint64_t evictions : NumbersOf("foreseen", "evictions")) EXPECT_GT(evictions, 0u);
+
+  RunSetup unknown = setup("unknown");
+  unknown.foresees = false;
+  unknown.options.training.steps = 2;
+  ExpectDone(Run(unknown));
+  const std::vector<uint64_t> random = NumbersOf("unknown", "evictions_unforeseen");
+  ASSERT_EQ(random.size(), 2u);
+  EXPECT_GT(random[0], 0u);
+  EXPECT_EQ(random[1], 0u) << "the second step follows what the first one recorded";
 }
 
 // The report of the last sealed step was never written: what was noted before the seal takes its
