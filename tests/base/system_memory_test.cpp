@@ -1,12 +1,20 @@
 #include "base/system/system_memory.h"
 
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "base/system/give_back.h"
+#include "base/unique_fd.h"
 #include "base/units.h"
 
 namespace tidepool {
@@ -108,6 +116,33 @@ TEST(SystemMemoryHere, ThisMachineHasSome) {
   const MemoryBudget budget = ReadMemoryBudget();
   EXPECT_GT(budget.bytes_available, kMiB);
   EXPECT_GE(budget.bytes_total, budget.bytes_available);
+}
+
+TEST(GiveBackPages, FreesWhatIsMappedAndKeepsTheRest) {
+  constexpr uint64_t kPage = 4096, kPages = 8;
+  const UniqueFd fd(memfd_create("give-back", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(fd.get(), kPages * kPage), 0);
+  void* const data = mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  ASSERT_NE(data, MAP_FAILED);
+  auto* const bytes = static_cast<char*>(data);
+  std::memset(bytes, 7, kPages * kPage);
+  const auto blocks = [&fd] {
+    struct stat now {};
+    EXPECT_EQ(fstat(fd.get(), &now), 0);
+    return static_cast<uint64_t>(now.st_blocks) * 512;
+  };
+  const uint64_t all = blocks();
+  EXPECT_TRUE(GiveBackPages(bytes + 2 * kPage, 3 * kPage));
+  EXPECT_EQ(blocks(), all - 3 * kPage);
+  EXPECT_EQ(bytes[2 * kPage - 1], 7);
+  EXPECT_EQ(bytes[2 * kPage], 0);
+  EXPECT_EQ(bytes[5 * kPage], 7);
+  munmap(data, kPages * kPage);
+
+  std::vector<char> own(3 * kPage);
+  void* const page =
+      reinterpret_cast<void*>(RoundUp(reinterpret_cast<uintptr_t>(own.data()), kPage));
+  EXPECT_FALSE(GiveBackPages(page, kPage)) << "memory of this process alone";
 }
 
 }  // namespace system_memory_test

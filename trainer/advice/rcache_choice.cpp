@@ -114,6 +114,14 @@ std::string StatesText(const RcacheChoice& c) {
          "pass through the host";
 }
 
+std::string DynamicText(const RcacheChoice& c, const std::string& indent) {
+  if (c.dynamic_blocks == 0) return {};
+  return "up to " + Counted(c.dynamic_blocks, "block") +
+         " at moments at which operators leave room; the first step has a fifth of the memory for "
+         "chunks, and measures them\n" +
+         indent;
+}
+
 void WriteRoom(const RcacheChoice& c, JsonWriter* json) {
   if (c.limit) {
     json->Key("room").BeginObject().Field("origin", c.limit->origin);
@@ -260,7 +268,7 @@ std::string DescribeChoice(const RcacheChoice& c) {
          Counted(c.smallest_blocks, "block") + " at least, and more than " +
          std::to_string(c.most_blocks) + " save nothing; a step moves " +
          FormatBytes(c.bytes_up()) + " to each rank and " + FormatBytes(c.bytes_down()) +
-         " from it\n" + indent + StatesText(c) + "\n";
+         " from it\n" + indent + DynamicText(c, indent) + StatesText(c) + "\n";
 }
 
 void WriteChoice(const RcacheChoice& c, JsonWriter* json) {
@@ -268,6 +276,7 @@ void WriteChoice(const RcacheChoice& c, JsonWriter* json) {
       .Field("blocks", c.share.blocks)
       .Field("smallest_blocks", c.smallest_blocks)
       .Field("most_blocks", c.most_blocks);
+  if (c.dynamic_blocks > 0) json->Field("dynamic_blocks", c.dynamic_blocks);
   WriteRoom(c, json);
 
   json->Field("step_bytes_to_rank", c.bytes_up()).Field("step_bytes_from_rank", c.bytes_down());

@@ -48,6 +48,9 @@ struct RcacheChoice {
   // With all states in host memory: the applied choice.
   Share share;
   uint64_t left_bytes = 0;
+  // With --dynamic-rcache: the blocks of the rCache, of which a moment may use those that operators
+  // leave room for; 0: `share.blocks`, at every moment.
+  uint64_t dynamic_blocks = 0;
   // With states of leading chunks on the device. Not applied: the search counts chunks whose
   // gradients and weights stay there too (Elixir v2), while those of states on a GPU pass through
   // the host (docs/decisions/026-states-on-a-gpu.md).

@@ -13,6 +13,7 @@
 #include "trainer/advice/device_memory.h"
 #include "trainer/advice/pipeline_run.h"
 #include "trainer/layout/chunk_traffic.h"
+#include "trainer/model/moe/moe_layers.h"
 #include "trainer/plan/use_trace.h"
 #include "trainer/run/run_plan.h"
 
@@ -25,6 +26,28 @@ Status NoUse(const std::string& flag) {
   return Status(ErrorId::kUsageError, flag + " says nothing without --rcache auto or --plan")
       .Where("command line of trainer")
       .Fix("add --rcache auto or --plan auto, or leave " + flag + " out");
+}
+
+// What --dynamic-rcache needs beside the flags of its own rows (trainer/cli/flag_effects.cpp).
+Status CheckDynamic(const RunOptions& options, const GptShape& shape, bool on_gpu) {
+  if (!options.memory.dynamic_rcache) return {};
+  const auto bad = [](const std::string& why, const std::string& fix) {
+    return Status(ErrorId::kUsageError, "--dynamic-rcache is not for this run")
+        .Where("--dynamic-rcache")
+        .Why(why)
+        .Fix(fix);
+  };
+
+  if (on_gpu)
+    return bad("blocks on a GPU are memserver's memory, of which LibTorch can have nothing",
+               "leave it out, or give --device cpu");
+  if (HasExperts(shape))
+    return bad("what experts need depends on the tokens, so no step measures it for the next one",
+               "leave it out");
+  if (!options.memory.plan.empty() && options.memory.plan != kAutoPlan)
+    return bad("--plan " + options.memory.plan + " has one size of the rCache",
+               "leave it out, or give --plan auto");
+  return {};
 }
 
 Status NoMemoryKnown(const std::string& why) {
@@ -115,6 +138,7 @@ class Settler {
         asked_.chunk_size == kChunkByTraffic && asked_.rcache_given && asked_.rcache != "auto";
     options_->memory.rcache = by_limit ? asked_.rcache : kWhole;
     TP_ASSIGN_OR_RETURN(whole_, MakeRunPlan(*options_, place_.world, place_.rank, "auto"));
+    TP_RETURN_IF_ERROR(CheckDynamic(*options_, whole_.shape, OnGpu()));
     // Fixes the chunk size from here on, whatever the rCache becomes.
     if (options_->memory.chunk_size == kChunkByTraffic && whole_.layout.block_bytes > 0)
       options_->memory.chunk_size = std::to_string(whole_.layout.block_bytes);
@@ -148,6 +172,16 @@ class Settler {
     return {.way = WayWith(kAutoPlan, Exchange::kSharded, choice.share.blocks, Step()),
             .presets = Presets(),
             .limit = Limit()};
+  }
+
+  // With --dynamic-rcache: the blocks that there is room for beside no activations at all.
+  uint64_t MostBlocks(const RcacheChoice& choice) const {
+    const DeviceRoom& room = choice.room;
+    const uint64_t taken = room.taken + room.resident + room.states + room.buffers;
+    const uint64_t left = room.capacity - std::min(room.capacity, taken),
+                   blocks = choice.block_bytes == 0 ? 0 : left / choice.block_bytes;
+    return std::max(choice.share.blocks,
+                    std::min(blocks, whole_.layout.EvictableChunks(place_.rank)));
   }
 
   uint64_t RcacheBytes(uint64_t blocks) const {
@@ -264,7 +298,10 @@ Result<Settlement> SettleRcache(RunOptions* options, const RankPlace& place) {
       TP_ASSIGN_OR_RETURN(settled.choice, settler.Search());
     }
 
-    options->memory.rcache = std::to_string(settler.RcacheBytes(settled.choice->share.blocks));
+    uint64_t blocks = settled.choice->share.blocks;
+    if (options->memory.dynamic_rcache)
+      blocks = settled.choice->dynamic_blocks = settler.MostBlocks(*settled.choice);
+    options->memory.rcache = std::to_string(settler.RcacheBytes(blocks));
     if (!plan.empty()) settled.way = settler.WayOf(*settled.choice);
     return settled;
   }

@@ -30,7 +30,8 @@ struct Settlement {
 // auto and --plan was not given. With --plan, a size or share of --rcache is a limit, and so is
 // --device-memory. All ranks of a job must choose the same size, but their GPUs may differ in free
 // memory: with several ranks, auto needs one of the two flags. Errors: kUsageError (a flag without
-// meaning unless auto; no such plan; no memory to plan with), kConfigBadValue, kRcacheTooSmall
+// meaning unless auto; no such plan; no memory to plan with; --dynamic-rcache where blocks cannot
+// change), kConfigBadValue, kRcacheTooSmall
 // (with all numbers), and those of MakeRunPlan, ReadRates, ProfileStep and ChooseDevice.
 Result<Settlement> SettleRcache(RunOptions* options, const RankPlace& place);
 

@@ -1,6 +1,7 @@
 #include "trainer/cache/block_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "base/units.h"
@@ -28,6 +29,22 @@ BlockTable::BlockTable(const ChunkLayout* layout, Rank rank, std::byte* base, ui
     free_.push_back(static_cast<uint32_t>(places_.size()));
     places_.push_back({next + i * block_bytes, {}});
   }
+  with_memory_ = blocks_;
+}
+
+std::deque<uint32_t>::const_iterator BlockTable::FirstWithMemory() const {
+  return std::find_if(free_.begin(), free_.end(),
+                      [this](uint32_t place) { return places_[place].has_memory; });
+}
+
+BlockTable::FreeBlock BlockTable::FreeWithMemory() const {
+  const auto found = FirstWithMemory();
+  return found == free_.end() ? FreeBlock() : FreeBlock{places_[*found].data, places_[*found].past};
+}
+
+void BlockTable::LoseMemory() {
+  places_[*FirstWithMemory()].has_memory = false;
+  --with_memory_;
 }
 
 void BlockTable::Take(ChunkId chunk) {
@@ -37,8 +54,12 @@ void BlockTable::Take(ChunkId chunk) {
     return;
   }
   // The block that was freed first: its last operation has had the longest time to end.
-  place_of_[chunk] = free_.front();
-  free_.pop_front();
+  auto taken = FirstWithMemory();
+  if (taken == free_.end()) taken = free_.begin();
+  place_of_[chunk] = *taken;
+  free_.erase(taken);
+  Place& place = places_[place_of_[chunk]];
+  if (!std::exchange(place.has_memory, true)) ++with_memory_;
   cached_.insert(std::lower_bound(cached_.begin(), cached_.end(), chunk), chunk);
 }
 

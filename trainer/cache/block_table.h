@@ -39,13 +39,25 @@ class BlockTable {
 
   // True when `chunk` can be placed without an eviction.
   bool HasRoomFor(ChunkId chunk) const { return home_of_[chunk] != kNone || !free_.empty(); }
-  // Gives the chunk its own space, or the block that has been free longest. Requires
-  // HasRoomFor(chunk), !has(chunk).
+  // Gives the chunk its own space, or the block that has been free longest, of those with memory if
+  // there are any. Requires HasRoomFor(chunk), !has(chunk).
   void Take(ChunkId chunk);
   // Gives the block of `victim` to `chunk`.
   void Replace(ChunkId victim, ChunkId chunk);
   // Frees the chunk's block.
   void Give(ChunkId chunk);
+
+  // Blocks, in use or free, whose memory has not been given back to the system since their last
+  // use.
+  uint64_t with_memory() const { return with_memory_; }
+  struct FreeBlock {
+    std::byte* data = nullptr;  // null: there is none
+    BlockPast past = {};
+  };
+  // The free one of them that has been free longest.
+  FreeBlock FreeWithMemory() const;
+  // The memory of FreeWithMemory() has been given back. Requires that there is one.
+  void LoseMemory();
 
   // Evictable chunks that have a block, ascending.
   std::span<const ChunkId> cached() const { return cached_; }
@@ -57,7 +69,10 @@ class BlockTable {
   struct Place {
     std::byte* data;
     BlockPast past;
+    bool has_memory = true;
   };
+  // The first of free_ with memory, else its end.
+  std::deque<uint32_t>::const_iterator FirstWithMemory() const;
   void Drop(ChunkId chunk);
 
   std::vector<Place> places_;       // resident spaces, then blocks
@@ -65,7 +80,7 @@ class BlockTable {
   std::vector<uint32_t> place_of_;  // by ChunkId: its present place
   std::deque<uint32_t> free_;       // blocks, longest free first
   std::vector<ChunkId> cached_;
-  uint64_t blocks_ = 0;
+  uint64_t blocks_ = 0, with_memory_ = 0;
 };
 
 }  // namespace tidepool::trainer

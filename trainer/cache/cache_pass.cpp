@@ -1,5 +1,8 @@
 #include "trainer/cache/cache_pass.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/check.h"
 #include "base/units.h"
 
@@ -13,17 +16,31 @@ EvictionPolicies WithDefaults(EvictionPolicies policies, uint64_t seed, size_t c
   return policies;
 }
 
+MemoryRoom RoomOf(const CachedChunks& chunks, Rank rank) {
+  return {.resident = chunks.layout().ResidentBytes(rank),
+          .block_bytes = chunks.layout().BlockBytes(),
+          .blocks = chunks.blocks()};
+}
+
 }  // namespace
 
 CachePass::CachePass(CachedChunks* chunks, Rank rank, const CacheOptions& options,
-                     EvictionPolicies policies)
+                     EvictionPolicies policies, MemoryLimit limit)
     : chunks_(chunks),
       layout_(chunks->layout()),
       rank_(rank),
       options_(options),
       policies_(WithDefaults(std::move(policies), options.seed, layout_.chunks.size())),
       follower_(EvictableMask(layout_), chunks->blocks()),
-      routing_(layout_) {}
+      routing_(layout_),
+      memory_(std::move(limit), RoomOf(*chunks, rank)) {
+  if (memory_.on()) follower_.SetUsable(memory_.WarmUp());
+}
+
+void CachePass::ExpectOthers(uint64_t bytes) {
+  memory_.Expect(bytes);
+  if (memory_.on()) follower_.SetUsable(memory_.WarmUp());
+}
 
 uint64_t CachePass::SmallestRcacheBytes() const {
   return layout_.RcacheBytes(rank_, BlocksNeeded());
@@ -54,9 +71,12 @@ Status CachePass::Begin(PassKind kind, Version version) {
   open_ = true;
   training_ = kind == PassKind::kTrain;
   BeginRouting();
+  memory_.BeginPass(chunks_->blocks_with_memory());
   const Status begun = follower_.Begin(kind, chunks_->Placed());
   if (!begun.ok()) return TooSmall(begun.what());
   separate_ = training_ && !follower_.following() && options_.separate_while_recording;
+
+  KeepBudget();
 
   // The server parks fetches of a version that it is still making, so the first chunks arrive as
   // soon as they are updated.
@@ -75,8 +95,42 @@ void CachePass::BeginRouting() {
 }
 
 bool CachePass::End() {
+  EndPeriod();
+  // Nobody measures what is used between two passes.
+  if (memory_.on()) chunks_->Trim(follower_.usable(), memory_.limit().release);
   open_ = false;
   return follower_.End();
+}
+
+Status CachePass::LearnBudgets() {
+  if (!memory_.on() || !follower_.following() || follower_.has_budgets(PassKind::kTrain)) return {};
+  const std::vector<uint64_t> needs =
+      trainer::BlocksNeeded(follower_.schedule(PassKind::kTrain), EvictableMask(layout_));
+  TP_ASSIGN_OR_RETURN(std::vector<uint64_t> budgets, memory_.Budgets(needs));
+  if (budgets.empty()) return {};
+
+  // For passes of which no moment is known: what fits at any moment of this one.
+  follower_.SetUsable(*std::min_element(budgets.begin(), budgets.end()));
+  follower_.SetBudgets(PassKind::kTrain, std::move(budgets));
+  return {};
+}
+
+void CachePass::EndPeriod() {
+  if (!memory_.on()) return;
+  const uint64_t moment = follower_.entered() ? follower_.position() : 0;
+  memory_.EndPeriod(moment, chunks_->blocks_with_memory());
+}
+
+void CachePass::KeepBudget() {
+  if (!memory_.on()) return;
+  // A plan has its own evictions.
+  while (!follower_.following() && chunks_->blocks_in_use() > follower_.Budget()) {
+    const std::vector<ChunkId> candidates = chunks_->Candidates();
+    if (candidates.empty()) break;
+    chunks_->Shed(policies_.left_order->Victim(candidates, 0));
+    ++unforeseen_;
+  }
+  chunks_->Trim(follower_.Budget(), memory_.limit().release);
 }
 
 Status CachePass::Use(std::span<const ChunkId> chunks) {
@@ -94,11 +148,15 @@ void CachePass::Enter(MomentKind kind, ChunkId subject) {
   moment_.kind = kind;
   moment_.subject = subject;
   moment_.chunks = chunks_->pinned();
+  EndPeriod();
   follower_.Enter(moment_);
   while (const PlanStep* step = follower_.TakeDueStep()) RunStep(*step, /*ahead=*/false);
+  KeepBudget();
 }
 
 void CachePass::RunStep(const PlanStep& step, bool ahead) {
+  if (step.chunk == kNoChunk) return chunks_->Shed(step.victim);
+
   if (step.victim != kNoChunk) {
     chunks_->Evict(step.victim, step.chunk);
   } else {
@@ -114,7 +172,8 @@ void CachePass::RunStep(const PlanStep& step, bool ahead) {
 void CachePass::PrefetchUntil(uint64_t horizon) {
   while (const PlanStep* step = follower_.TakeStepAhead(horizon, options_.prefetch_depth))
     RunStep(*step, /*ahead=*/true);
-  if (routing_.any() && follower_.Present() != nullptr) PrefetchPastQuiet(horizon);
+  // Those start before their blocks' moments, so outside the budgets.
+  if (routing_.any() && !memory_.on() && follower_.Present() != nullptr) PrefetchPastQuiet(horizon);
 }
 
 void CachePass::PrefetchPastQuiet(uint64_t horizon) {
@@ -164,8 +223,10 @@ const Moment* CachePass::NextLeftOut(uint32_t unit) const {
 }
 
 void CachePass::PassBy(const Moment& moment) {
+  EndPeriod();
   follower_.Enter(moment);
   while (const PlanStep* step = follower_.TakeDueStep()) RunStep(*step, /*ahead=*/false);
+  KeepBudget();
   passed_by_.push_back(follower_.position());
 }
 
@@ -189,12 +250,20 @@ void CachePass::Demand(ChunkId chunk) {
 }
 
 bool CachePass::Place(ChunkId chunk) {
-  if (chunks_->HasRoomFor(chunk)) {
+  const bool has_room = chunks_->HasRoomFor(chunk);
+  const bool in_budget = !memory_.on() || layout_.chunks[chunk].resident ||
+                         chunks_->blocks_in_use() < follower_.Budget();
+  if (has_room && in_budget) {
     chunks_->Take(chunk);
     return true;
   }
 
   const std::vector<ChunkId> candidates = chunks_->Candidates();
+  // The need of an order that is not known yet may be larger than what it should take.
+  if (candidates.empty() && has_room) {
+    chunks_->Take(chunk);
+    return true;
+  }
   if (candidates.empty()) {
     // The need of the rest of the pass is known only at its end. Gradients are recorded as in a
     // step that keeps them separate.

@@ -28,6 +28,7 @@
 #include "base/ids.h"
 #include "base/status.h"
 #include "trainer/cache/cached_chunks.h"
+#include "trainer/cache/moment_memory.h"
 #include "trainer/cache/pass_follower.h"
 #include "trainer/cache/unit_routing.h"
 #include "trainer/plan/eviction_policy.h"
@@ -62,18 +63,23 @@ struct EvictionPolicies {
 class CachePass {
  public:
   // `chunks` must outlive the object; `rank` is its rank.
-  CachePass(CachedChunks* chunks, Rank rank, const CacheOptions& options,
-            EvictionPolicies policies);
+  CachePass(CachedChunks* chunks, Rank rank, const CacheOptions& options, EvictionPolicies policies,
+            MemoryLimit limit);
 
   // Sets an order that is known in advance, as if a pass of this kind had recorded it.
   void Declare(PassKind kind, AccessSchedule schedule) {
     follower_.Declare(kind, std::move(schedule));
   }
+  // What a profile says of the most bytes beside chunks.
+  void ExpectOthers(uint64_t bytes);
   // Begins a pass and prefetches; ends the previous pass. Errors: kRcacheTooSmall, kChunkNotReady
   // (operators or gradients hold chunks), and those of the server and the group.
   Status Begin(PassKind kind, Version version);
   // Ends a training pass; true if it has recorded a new order.
   bool End();
+  // After End of a pass that followed its order, with a memory limit and without budgets yet: makes
+  // them by what the pass has measured. Blocks. Errors: those of MomentMemory::Budgets.
+  Status LearnBudgets();
 
   // Enters the moment of operators that hold chunks()->pinned(), and hands out `chunks` of them.
   // Blocks. Errors: those of the server and the group.
@@ -121,6 +127,7 @@ class CachePass {
   Version version() const { return version_; }
   // Evictions so far that a policy chose, where no plan was followed.
   uint64_t unforeseen() const { return unforeseen_; }
+  const MomentMemory& memory() const { return memory_; }
   const PassFollower& follower() const { return follower_; }
 
   // The smallest --rcache for the order followed or recorded so far, in bytes.
@@ -131,6 +138,9 @@ class CachePass {
  private:
   void BeginRouting();
   uint64_t BlocksNeeded() const { return std::max(trace_only_blocks_, follower_.BlocksNeeded()); }
+  // What was used since the last moment, and then no more blocks than the budget of this one.
+  void EndPeriod();
+  void KeepBudget();
   void RunStep(const PlanStep& step, bool ahead);
   void PrefetchUntil(uint64_t horizon);
   // While the coming moments are about chunks alone that no rank uses, steps that may start behind
@@ -145,6 +155,7 @@ class CachePass {
   const EvictionPolicies policies_;
   PassFollower follower_;
   UnitRouting routing_;
+  MomentMemory memory_;
   std::vector<uint64_t> passed_by_;  // moments of this pass, ascending
   // Placed when the pass began, and not fetched. They stay: another set of chunks would be another
   // plan, and ranks leave out other ones.

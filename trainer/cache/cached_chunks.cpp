@@ -106,6 +106,22 @@ void CachedChunks::Evict(ChunkId victim, ChunkId successor) {
   table_.Replace(victim, successor);
 }
 
+void CachedChunks::Shed(ChunkId victim) {
+  MarkUses();
+  ++counters_.evictions;
+  Unmap(victim);
+  table_.Give(victim);
+}
+
+void CachedChunks::Trim(uint64_t most, const ReleaseMemory& release) {
+  while (table_.with_memory() > most) {
+    const BlockTable::FreeBlock block = table_.FreeWithMemory();
+    if (block.data == nullptr || !pipeline_.Wait(block.past.op, /*prefetched=*/false).ok()) return;
+    if (!release(block.data, layout_.BlockBytes())) return;
+    table_.LoseMemory();
+  }
+}
+
 void CachedChunks::Fetch(ChunkId chunk, const Wanted& wanted, bool ahead) {
   table_.set_last_op(chunk,
                      pipeline_.Fetch(chunk, table_.place(chunk), wanted, table_.past(chunk)));

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -50,6 +51,7 @@ struct CacheCounters {
   uint64_t deviations = 0;                // passes that left the recorded order
   uint64_t bytes_h2d = 0, bytes_d2h = 0;  // totals of `traffic`
   std::vector<GroupTraffic> traffic;      // by data group
+  uint64_t memory_most = 0;               // with a memory limit: the most bytes in use
   // Time the CPU waited: for chunks, in operators and gradients; for the server, in FinishStep.
   uint64_t wait_ns = 0;
 };
@@ -69,7 +71,7 @@ class CachedChunks {
   // Address of the parameter, or of its gradient. Requires has(its chunk).
   std::byte* AddressOf(ParameterId parameter) const;
   TensorStates* states() { return &states_; }
-  // All but `unforeseen` and `deviations`, which only the pass knows.
+  // All but `unforeseen`, `deviations` and `memory_most`, which only the pass knows.
   CacheCounters counters() const;
 
   // Begins a pass. `stale`: present chunks, except frozen ones, are outdated and are dropped.
@@ -97,6 +99,17 @@ class CachedChunks {
   std::vector<ChunkId> Candidates() const;
   // Gives the victim's block to the successor. Requires that nothing pins the victim.
   void Evict(ChunkId victim, ChunkId successor);
+  // Frees the victim's block. Requires that nothing pins the victim.
+  void Shed(ChunkId victim);
+  // Chunks in blocks.
+  uint64_t blocks_in_use() const { return table_.cached().size(); }
+  // Blocks whose memory this process has not given back since their last use.
+  uint64_t blocks_with_memory() const { return table_.with_memory(); }
+  // Gives the memory of free blocks back to the system, by `release`, until no more than `most`
+  // blocks have some, or no free one does. Waits for their transfers. Stops where `release` fails,
+  // or a wait: the next one returns that error again.
+  using ReleaseMemory = std::function<bool(std::byte* block, uint64_t bytes)>;
+  void Trim(uint64_t most, const ReleaseMemory& release);
   // Starts the fetch of the chunk's parameters to its place. `ahead`: ahead of an operator's need.
   void Fetch(ChunkId chunk, const Wanted& wanted, bool ahead);
   // The chunk has a place, and its fetch is put off until it is known to be used.

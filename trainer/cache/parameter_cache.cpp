@@ -88,7 +88,7 @@ ParameterCache::ParameterCache(CacheSetup setup)
       chunks_({setup.layout, setup.rank, setup.service, std::move(setup.groups), setup.clock,
                setup.streams, setup.options.tail_bytes, setup.options.exchange,
                setup.options.f32_sums}),
-      pass_(&chunks_, setup.rank, setup.options, std::move(setup.policies)),
+      pass_(&chunks_, setup.rank, setup.options, std::move(setup.policies), std::move(setup.limit)),
       gradients_(&chunks_, &pass_, setup.rank) {}
 
 Status ParameterCache::Latch(Status status) {
@@ -157,6 +157,7 @@ Status ParameterCache::AwaitTransfers() {
 CacheCounters ParameterCache::counters() const {
   CacheCounters counters = chunks_.counters();
   counters.unforeseen = pass_.unforeseen();
+  counters.memory_most = pass_.memory().most();
   counters.deviations = pass_.follower().deviations();
   return counters;
 }
@@ -208,6 +209,7 @@ Status ParameterCache::FinishStep() {
   if (!pass_.training()) return NotInPass("FinishStep");
   TP_RETURN_IF_ERROR(Latch(chunks_.FinishTransfers()));
   const bool is_new = pass_.End();
+  TP_RETURN_IF_ERROR(Latch(pass_.LearnBudgets()));
   if (order_told_ && !is_new) return {};
   order_told_ = true;
 

@@ -55,6 +55,7 @@ struct CacheSetup {  // all pointers must outlive the cache
   CacheOptions options;
   EvictionPolicies policies = {};
   CacheStreams streams = {};
+  MemoryLimit limit = {};  // not beside streams: memory of a device cannot be given back
 };
 
 class ParameterCache {
@@ -68,6 +69,10 @@ class ParameterCache {
     if (kind == PassKind::kTrain) order_told_ = false;
     pass_.Declare(kind, std::move(schedule));
   }
+
+  // With a memory limit: what a profile says of the most bytes beside chunks; call it before
+  // Declare.
+  void ExpectOthers(uint64_t bytes) { pass_.ExpectOthers(bytes); }
 
   // Begins a pass on parameters of `version`; a new version makes everything in the rCache stale
   // except frozen chunks. Ends the previous pass. Errors: kRcacheTooSmall (the known order needs
@@ -136,7 +141,9 @@ class ParameterCache {
   // Waits until the server has the sum. Errors: as latched.
   Status AwaitSum(OpId op);
   // Ends the training pass: waits until the server has answered every submission, and each data
-  // group's ranks have compared their orders.
+  // group's ranks have compared their orders. With a memory limit the ranks compare what they have
+  // measured, after the first pass that followed its order. Errors: kRcacheTooSmall (the limit does
+  // not hold what a moment needs; names one that does), and as latched.
   Status FinishStep();
 
   // True once a pass became trace-only: no chunk has a place any more, operators read what the

@@ -6,11 +6,29 @@
 namespace tidepool::trainer {
 
 PassFollower::PassFollower(std::vector<bool> evictable, uint64_t blocks)
-    : evictable_(std::move(evictable)), blocks_(blocks) {}
+    : evictable_(std::move(evictable)), blocks_(blocks), usable_(blocks) {}
 
 void PassFollower::Declare(PassKind kind, AccessSchedule schedule) {
   schedules_[static_cast<size_t>(kind)] = std::move(schedule);
   plans_[static_cast<size_t>(kind)].clear();
+  budgets_[static_cast<size_t>(kind)].clear();
+}
+
+void PassFollower::SetBudgets(PassKind kind, std::vector<uint64_t> budgets) {
+  budgets_[static_cast<size_t>(kind)] = std::move(budgets);
+  plans_[static_cast<size_t>(kind)].clear();
+  plan_ = nullptr;
+}
+
+void PassFollower::SetUsable(uint64_t usable) {
+  usable_ = usable;
+  for (auto& plans : plans_) plans.clear();
+  plan_ = nullptr;
+}
+
+uint64_t PassFollower::Budget() const {
+  if (!following() || !has_budgets(kind_)) return usable_;
+  return budgets_[static_cast<size_t>(kind_)][next_ > 0 ? next_ - 1 : 0];
 }
 
 Status PassFollower::Begin(PassKind kind, std::vector<ChunkId> present) {
@@ -39,7 +57,12 @@ Result<const Plan*> PassFollower::PlanFor(std::vector<ChunkId> present) {
   }
 
   ++simulations_;
-  TP_ASSIGN_OR_RETURN(Plan plan, BeladySimulate(current(), {evictable_, blocks_, present}));
+  ReplaySetup setup{evictable_, blocks_, present, budgets_[static_cast<size_t>(kind_)]};
+  if (setup.budgets.empty() && usable_ < blocks_) {
+    setup.budgets = trainer::BlocksNeeded(current(), evictable_);
+    for (uint64_t& blocks : setup.budgets) blocks = std::max(blocks, usable_);
+  }
+  TP_ASSIGN_OR_RETURN(Plan plan, BeladySimulate(current(), setup));
   if (kept.size() == kPlansKept) kept.pop_back();
   kept.insert(kept.begin(), KeptPlan{std::move(present), std::make_unique<Plan>(std::move(plan))});
   return static_cast<const Plan*>(kept.front().plan.get());

@@ -31,6 +31,15 @@ class PassFollower {
 
   // Sets an order that is known before the first pass of its kind.
   void Declare(PassKind kind, AccessSchedule schedule);
+  // Limits the blocks in use: by moment for passes of this kind, until another order is set; and to
+  // `usable` elsewhere, or to what the order needs. Plans made so far are dropped.
+  void SetBudgets(PassKind kind, std::vector<uint64_t> budgets);
+  void SetUsable(uint64_t usable);
+  uint64_t usable() const { return usable_; }
+  bool has_budgets(PassKind kind) const { return !budgets_[static_cast<size_t>(kind)].empty(); }
+  // Blocks that may be in use from the present moment until the next one; before the first moment,
+  // those of the first one.
+  uint64_t Budget() const;
   // Begins a pass with these chunks present. Errors: kRcacheTooSmall if the order is known and
   // needs more blocks than there are.
   Status Begin(PassKind kind, std::vector<ChunkId> present);
@@ -52,6 +61,8 @@ class PassFollower {
   const Plan* plan() const { return following() ? plan_ : nullptr; }
   bool left_order() const { return mode_ == Mode::kLeftOrder; }
   uint64_t deviations() const { return deviations_; }
+  // True when the pass has entered a moment.
+  bool entered() const { return following() ? next_ > 0 : !recording_.moments.empty(); }
   // Number of the present moment; requires that one was entered.
   uint64_t position() const { return following() ? next_ - 1 : recording_.moments.size() - 1; }
 
@@ -103,7 +114,9 @@ class PassFollower {
 
   std::vector<bool> evictable_;
   uint64_t blocks_;
+  uint64_t usable_;  // of `blocks_`; where there are no budgets
   std::array<AccessSchedule, kPassKinds> schedules_;
+  std::array<std::vector<uint64_t>, kPassKinds> budgets_;  // empty, or by moment
   // Most recently used first.
   std::array<std::vector<KeptPlan>, kPassKinds> plans_;
   uint64_t simulations_ = 0;

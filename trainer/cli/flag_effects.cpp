@@ -20,6 +20,8 @@ constexpr std::array kEffects{
     FlagEffect{"--min-lr", "--schedule", "linear,cosine", "give --schedule cosine"},
     FlagEffect{"--eval-batches", "--eval-every", "given", "give --eval-every 50"},
     FlagEffect{"--deterministic", "--device", "auto,cuda", "give --device cuda"},
+    FlagEffect{"--dynamic-rcache", "--device-memory", "given", "give --device-memory 8GiB"},
+    FlagEffect{"--dynamic-rcache", "--rcache", "auto", "give --rcache auto"},
     FlagEffect{"--pool", "--standalone", "true", "give --standalone"},
     FlagEffect{"--wait", "--standalone", "false", "leave --standalone out"},
     FlagEffect{"--or-new", "--resume", "auto", "give --resume auto"},

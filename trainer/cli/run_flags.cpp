@@ -128,6 +128,11 @@ void AddMemoryFlags(CLI::App* app, MemoryOptions* o, TrainingOptions* training) 
       ->group("memory")
       ->type_name("SIZE");
 
+  app->add_flag("--dynamic-rcache", o->dynamic_rcache,
+                "with --rcache auto and --device-memory, on the host: measure in the first step "
+                "what operators need at each moment, and give the rCache the rest of that memory")
+      ->group("memory");
+
   app->add_option("--rates", o->rates_file,
                   "with --rcache auto or --plan auto: measured rates of copies and updates "
                   "(docs/planning.md)")

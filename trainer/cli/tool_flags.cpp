@@ -54,7 +54,8 @@ void AddPipelineFlags(CLI::App* app, RunOptions* o) {
                       "as make the shortest step; beside it the ZeRO-3 way")
           ->group(group)
           ->type_name("auto|STAGES")
-          ->excludes("--plan");
+          ->excludes("--plan")
+          ->excludes("--dynamic-rcache");
 
   app->add_option("--topology", o->pipeline.topology_file,
                   "the GPUs: which share a root complex, rates, memory (docs/planning.md); "
@@ -89,7 +90,8 @@ void AddStageFlags(CLI::App* app, PipelineOptions* o) {
                       "micro-batches at a time, or auto (docs/pipeline.md); on the host")
           ->group(group)
           ->type_name("auto|STAGES")
-          ->excludes("--plan");
+          ->excludes("--plan")
+          ->excludes("--dynamic-rcache");
 
   app->add_option("--columns", o->columns,
                   "with --pipeline: pipelines side by side, which share the ranks and --batch "

@@ -66,6 +66,7 @@ Result<std::unique_ptr<TrainingEngine>> TrainingEngine::Create(const ChunkLayout
   setup.options = options.cache;
   setup.policies = std::move(parts.policies);
   setup.streams = parts.streams;
+  setup.limit = std::move(parts.limit);
   TP_ASSIGN_OR_RETURN(engine->cache_, ParameterCache::Create(std::move(setup)));
 
   std::vector<uint64_t> chunk_bytes;
@@ -244,7 +245,8 @@ void TrainingEngine::PassUnitBy(uint32_t unit) {
   if (!passed.ok()) operators_->Latch(std::move(passed));
 }
 
-void TrainingEngine::Foresee(AccessSchedule order) {
+void TrainingEngine::Foresee(AccessSchedule order, uint64_t others) {
+  cache_->ExpectOthers(others);
   if (SmallestRcache(order, EvictableMask(layout_)) <= cache_->blocks())
     cache_->Declare(PassKind::kTrain, std::move(order));
 }

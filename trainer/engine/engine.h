@@ -69,6 +69,7 @@ struct EngineParts {
   Clock* clock = nullptr;
   EvictionPolicies policies = {};  // for the rCache
   CacheStreams streams = {};       // if the parameters are on a device
+  MemoryLimit limit = {};          // of all that this rank uses; not with streams
   StepTrace* trace = nullptr;      // notified when forward and backward begin
   // kCaller only if the caller runs backward itself (TrainingEngine::Open).
   GradientTeller gradients = GradientTeller::kHooks;
@@ -143,8 +144,9 @@ class TrainingEngine {
   void PassUnitBy(uint32_t unit);
 
   // Sets the order of a training step in advance, before the first step; without moments, or if the
-  // rCache is too small for it, the first step records its own.
-  void Foresee(AccessSchedule order);
+  // rCache is too small for it, the first step records its own. `others`: the most bytes beside
+  // chunks that the profile foresees, for a memory limit.
+  void Foresee(AccessSchedule order, uint64_t others = 0);
 
   // The rCache, for reports.
   const ParameterCache& cache() const { return *cache_; }

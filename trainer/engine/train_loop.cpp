@@ -191,6 +191,7 @@ Status Run::TakeCounters(StepReport* report) {
   report->ahead = now.ahead - before_.ahead;
   report->misses = now.misses - before_.misses;
   report->evictions = now.evictions - before_.evictions;
+  report->memory_most = now.memory_most;
   report->evictions_unforeseen = now.unforeseen - before_.unforeseen;
   report->prefetches = now.prefetches - before_.prefetches;
   report->prefetches_late = now.late_prefetches - before_.late_prefetches;

@@ -147,6 +147,7 @@ std::string MetricsLine(const StepReport& r) {
       .Field("prefetches_late", r.prefetches_late)
       .Field("waited_s", r.waited_seconds);
   json.Field("cpus_shared", r.cpus_shared);
+  if (r.memory_most > 0) json.Field("memory_most", r.memory_most);
   json.Field("bytes_h2d", r.bytes_h2d).Field("bytes_d2h", r.bytes_d2h);
   json.Field("bytes_h2d_theory", r.bytes_h2d_theory).Field("bytes_d2h_theory", r.bytes_d2h_theory);
   if (r.bytes_boundary > 0) json.Field("bytes_boundary", r.bytes_boundary);

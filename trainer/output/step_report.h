@@ -41,6 +41,8 @@ struct StepReport {
   // of a pipeline.
   uint64_t hits = 0, ahead = 0, misses = 0, evictions = 0, prefetches = 0, prefetches_late = 0;
   uint64_t evictions_unforeseen = 0;  // of `evictions`: chosen without a plan
+  // With a memory limit: of this rank, the most bytes in use since the start. 0: no limit.
+  uint64_t memory_most = 0;
   // At the end of the step: compute threads wait briefly for each other
   // (trainer/threads/cpu_watch.h).
   bool cpus_shared = false;

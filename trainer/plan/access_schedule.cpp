@@ -21,6 +21,11 @@ uint64_t NextUses::After(ChunkId chunk, uint64_t position) const {
   return next != events.end() && next->needed ? next->position : kNeverUsed;
 }
 
+uint64_t NextUses::First(ChunkId chunk) const {
+  const auto& events = events_[chunk];
+  return !events.empty() && events.front().needed ? events.front().position : kNeverUsed;
+}
+
 uint64_t NextUses::EndOfUseBefore(ChunkId chunk, uint64_t position) const {
   const auto& events = events_[chunk];
   const auto next = std::lower_bound(events.begin(), events.end(), position,
@@ -28,9 +33,11 @@ uint64_t NextUses::EndOfUseBefore(ChunkId chunk, uint64_t position) const {
   return next == events.begin() ? 0 : std::prev(next)->position + 1;
 }
 
-uint64_t SmallestRcache(const AccessSchedule& schedule, const std::vector<bool>& evictable) {
+std::vector<uint64_t> BlocksNeeded(const AccessSchedule& schedule,
+                                   const std::vector<bool>& evictable) {
   std::vector<bool> gradient(evictable.size(), false);
-  uint64_t gradients = 0, peak = 0;
+  std::vector<uint64_t> needs;
+  uint64_t gradients = 0;
   for (const Moment& moment : schedule.moments) {
     const bool counts = moment.kind != MomentKind::kUse && evictable[moment.subject];
     if (counts && !gradient[moment.subject]) {
@@ -41,12 +48,18 @@ uint64_t SmallestRcache(const AccessSchedule& schedule, const std::vector<bool>&
     // once.
     uint64_t blocks = gradients;
     for (const ChunkId chunk : moment.chunks) blocks += evictable[chunk] && !gradient[chunk];
-    peak = std::max(peak, blocks);
+    needs.push_back(blocks);
     if (counts && moment.kind == MomentKind::kSubmit) {
       gradient[moment.subject] = false;
       --gradients;
     }
   }
+  return needs;
+}
+
+uint64_t SmallestRcache(const AccessSchedule& schedule, const std::vector<bool>& evictable) {
+  uint64_t peak = 0;
+  for (const uint64_t blocks : BlocksNeeded(schedule, evictable)) peak = std::max(peak, blocks);
   return peak;
 }
 

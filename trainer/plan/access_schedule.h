@@ -53,6 +53,8 @@ class NextUses {
   NextUses(const AccessSchedule& schedule, uint32_t chunk_count);
   // The next moment after `position` that needs the chunk; kNeverUsed if none.
   uint64_t After(ChunkId chunk, uint64_t position) const;
+  // The first moment that needs the chunk in a later pass of the same order; kNeverUsed if none.
+  uint64_t First(ChunkId chunk) const;
   // The last moment before `position` that needed the chunk, plus one; 0 if none.
   uint64_t EndOfUseBefore(ChunkId chunk, uint64_t position) const;
 
@@ -64,9 +66,11 @@ class NextUses {
   std::vector<std::vector<Event>> events_;  // by ChunkId
 };
 
-// The blocks in use at each moment under any policy are the operator's chunks and the gradient
-// blocks. Returns their maximum, the smallest rCache (in blocks) in which the schedule runs.
-// `evictable[c]` says whether chunk c needs a block at all.
+// The blocks in use at each moment under any policy: those of the operator's chunks and of
+// gradients. `evictable[c]` says whether chunk c needs a block at all.
+std::vector<uint64_t> BlocksNeeded(const AccessSchedule& schedule,
+                                   const std::vector<bool>& evictable);
+// Their maximum: the smallest rCache (in blocks) in which the schedule runs.
 uint64_t SmallestRcache(const AccessSchedule& schedule, const std::vector<bool>& evictable);
 
 // Chunks by first use: the order in which the next step's forward needs the updates.

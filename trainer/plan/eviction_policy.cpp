@@ -18,11 +18,17 @@ ChunkId LruEviction::Victim(std::span<const ChunkId> candidates, uint64_t) {
                            [this](ChunkId a, ChunkId b) { return last_use_[a] < last_use_[b]; });
 }
 
+// What this pass does not use again may be used by the next one, in the same order.
+BeladyEviction::Use BeladyEviction::NextUse(ChunkId chunk, uint64_t position) const {
+  const uint64_t next = next_->After(chunk, position);
+  return next == kNeverUsed ? Use{1, next_->First(chunk)} : Use{0, next};
+}
+
 ChunkId BeladyEviction::Victim(std::span<const ChunkId> candidates, uint64_t position) {
   ChunkId victim = candidates[0];
-  uint64_t farthest = next_->After(victim, position);
+  Use farthest = NextUse(victim, position);
   for (const ChunkId chunk : candidates.subspan(1)) {
-    const uint64_t next = next_->After(chunk, position);
+    const Use next = NextUse(chunk, position);
     if (next > farthest) {
       victim = chunk;
       farthest = next;

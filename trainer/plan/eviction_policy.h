@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -52,8 +53,9 @@ class LruEviction final : public EvictionPolicy {
   uint64_t uses_ = 0;
 };
 
-// Farthest next use, never used again first, ties by chunk id: the optimum for a known order
-// (Belady 1966; Elixir v1, section VI-A).
+// Farthest next use, ties by chunk id: the optimum for a known order (Belady 1966; Elixir v1,
+// section VI-A). Behind the last use of a pass comes the first one of the next pass (PatrickStar,
+// section 8): contents that outlive a pass, as those of frozen chunks, are then there again.
 class BeladyEviction final : public EvictionPolicy {
  public:
   // `next` must outlive the policy.
@@ -63,6 +65,9 @@ class BeladyEviction final : public EvictionPolicy {
   ChunkId Victim(std::span<const ChunkId> candidates, uint64_t position) override;
 
  private:
+  using Use = std::pair<uint64_t, uint64_t>;  // passes from now, and the moment
+  Use NextUse(ChunkId chunk, uint64_t position) const;
+
   const NextUses* next_;
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <deque>
 
+#include "base/planted.h"
+
 namespace tidepool::trainer {
 namespace {
 
@@ -25,21 +27,57 @@ class Replayer {
   Result<Plan> Run() {
     for (position_ = 0; position_ < schedule_.moments.size(); ++position_)
       TP_RETURN_IF_ERROR(Step(schedule_.moments[position_]));
+    if (!setup_.budgets.empty() && !TP_PLANTED("plan.starts_above_budget")) StartWithinBudgets();
     return std::move(plan_);
   }
 
  private:
   Status Step(const Moment& moment) {
     held_ = &moment.chunks;
+    budget_ = setup_.budgets.empty() ? setup_.blocks : setup_.budgets[position_];
+    TP_RETURN_IF_ERROR(Shed(moment));
     for (const ChunkId chunk : moment.chunks) TP_RETURN_IF_ERROR(Need(chunk));
+
     switch (moment.kind) {
       case MomentKind::kUse: break;
       case MomentKind::kGradient: TP_RETURN_IF_ERROR(Need(moment.subject)); break;
       case MomentKind::kBorrow: TP_RETURN_IF_ERROR(Borrow(moment.subject)); break;
-      case MomentKind::kSubmit: Submit(moment.subject); return {};
+      case MomentKind::kSubmit: break;
     }
-    if (moment.kind != MomentKind::kUse) pinned_[moment.subject] = true;
+
+    in_use_.push_back(cached_.size());
+    if (moment.kind == MomentKind::kSubmit) {
+      Submit(moment.subject);
+    } else if (moment.kind != MomentKind::kUse) {
+      pinned_[moment.subject] = true;
+    }
     return {};
+  }
+
+  // Evicts what is above the moment's budget, but not what the moment itself needs.
+  Status Shed(const Moment& moment) {
+    if (moment.kind != MomentKind::kUse) kept_ = moment.subject;
+    while (cached_.size() > budget_) {
+      PlanStep step{position_, position_, kNoChunk, kNoChunk, /*fetch=*/false};
+      TP_RETURN_IF_ERROR(Evict(&step));
+      step.earliest = position_;
+      plan_.steps.push_back(step);
+      free_.push_back(position_);
+    }
+    kept_ = kNoChunk;
+    return {};
+  }
+
+  // A step into a free block may start early only while its block is within every budget on the
+  // way. One that replaces a victim changes no number of blocks.
+  void StartWithinBudgets() {
+    for (PlanStep& step : plan_.steps) {
+      if (!step.fetch || step.victim != kNoChunk || !setup_.evictable[step.chunk]) continue;
+      uint64_t begin = step.needed_at;
+      while (begin > step.earliest && in_use_[begin - 1] < setup_.budgets[begin - 1])
+        ++in_use_[--begin];
+      step.earliest = begin;
+    }
   }
 
   // The policy is told of hits, too: least recently used needs them.
@@ -61,7 +99,7 @@ class Replayer {
     PlanStep step{position_, position_, chunk, kNoChunk, fetch};
     if (!setup_.evictable[chunk]) {
       step.earliest = 0;
-    } else if (!free_.empty()) {
+    } else if (!free_.empty() && cached_.size() < budget_) {
       step.earliest = free_.front();
       free_.pop_front();
     } else {
@@ -78,15 +116,15 @@ class Replayer {
   Status Evict(PlanStep* step) {
     std::vector<ChunkId> candidates;
     for (const ChunkId chunk : cached_) {
-      if (!pinned_[chunk] && !std::binary_search(held_->begin(), held_->end(), chunk))
-        candidates.push_back(chunk);
+      const bool held = std::binary_search(held_->begin(), held_->end(), chunk);
+      if (!pinned_[chunk] && !held && chunk != kept_) candidates.push_back(chunk);
     }
 
     if (candidates.empty()) {
       const uint64_t needed = SmallestRcache(schedule_, setup_.evictable);
       return Status(ErrorId::kRcacheTooSmall, "this order of use needs " + std::to_string(needed) +
                                                   " rCache blocks, there are " +
-                                                  std::to_string(setup_.blocks));
+                                                  std::to_string(budget_));
     }
 
     step->victim = policy_->Victim(candidates, position_);
@@ -122,7 +160,9 @@ class Replayer {
   const NextUses& next_;
   EvictionPolicy* policy_;
   Plan plan_;
-  uint64_t position_ = 0;
+  uint64_t position_ = 0, budget_ = 0;
+  ChunkId kept_ = kNoChunk;       // by the moment that sheds others
+  std::vector<uint64_t> in_use_;  // by moment: blocks, before gradients leave
   const std::vector<ChunkId>* held_ = nullptr;
   std::vector<bool> present_, pinned_;  // by ChunkId
   // By ChunkId: the moment after its last kSubmit, 0 before the first.

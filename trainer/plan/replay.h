@@ -19,13 +19,14 @@ namespace tidepool::trainer {
 
 inline constexpr ChunkId kNoChunk = UINT32_MAX;
 
-// One fetch: the chunk, its victim and the time.
+// One fetch: the chunk, its victim and the time. Or an eviction alone, where fewer blocks may be in
+// use from this moment on.
 struct PlanStep {
   uint64_t needed_at = 0;  // the step must have started before this moment
   // The first moment at which it may start: after the last use of its victim, or after its block
   // has become free.
   uint64_t earliest = 0;
-  ChunkId chunk = 0;  // the chunk that gets a block
+  ChunkId chunk = 0;  // the chunk that gets a block; kNoChunk: the victim's becomes free
   // The evicted chunk; kNoChunk: a free block is used, or `chunk` is resident.
   ChunkId victim = kNoChunk;
   bool fetch = true;  // false: the block is for gradients only (kBorrow)
@@ -48,10 +49,13 @@ struct ReplaySetup {
   // Chunks whose parameters are in the rCache at the start of the pass; at most `blocks` evictable
   // ones.
   std::vector<ChunkId> present;
+  // By moment, how many blocks may be in use from it until the next one, also by steps that start
+  // early (trainer/plan/moment_budget.h); empty: all.
+  std::vector<uint64_t> budgets = {};
 };
 
-// Errors: kRcacheTooSmall if the schedule needs more blocks; the text has the number of blocks
-// only, callers add bytes.
+// Errors: kRcacheTooSmall if the schedule needs more blocks, or a moment more than its budget; the
+// text has the number of blocks only, callers add bytes.
 Result<Plan> Replay(const AccessSchedule& schedule, const ReplaySetup& setup,
                     EvictionPolicy* policy);
 // Replay with Belady's rule.

@@ -68,8 +68,9 @@ std::vector<GroupTraffic> GroupTrafficOf(const Plan& plan, const ChunkLayout& la
   auto passed_by = left_out.passed_by.begin();
   for (uint64_t at = 0; at < left_out.order->moments.size(); ++at) {
     const Moment& moment = left_out.order->moments[at];
-    for (; step != plan.steps.end() && step->needed_at == at; ++step)
-      lacking[step->chunk] = step->fetch;
+    for (; step != plan.steps.end() && step->needed_at == at; ++step) {
+      if (step->chunk != kNoChunk) lacking[step->chunk] = step->fetch;
+    }
 
     if (passed_by != left_out.passed_by.end() && *passed_by == at) {
       ++passed_by;

@@ -8,6 +8,8 @@
 
 #include <ATen/Parallel.h>
 
+#include "base/system/give_back.h"
+#include "base/units.h"
 #include "trainer/advice/settle_rcache.h"
 #include "trainer/checkpoint/loaded_checkpoint.h"
 #include "trainer/model/activation_store.h"
@@ -15,6 +17,7 @@
 #include "trainer/model/tiles/linear_tiles.h"
 #include "trainer/run/expert_mover.h"
 #include "trainer/plan/use_trace.h"
+#include "trainer/profile/host_bytes.h"
 #include "trainer/threads/in_parts.h"
 
 namespace tidepool::trainer {
@@ -35,6 +38,34 @@ Result<std::vector<at::Tensor>> TensorsOf(const Gpt& model, const ChunkLayout& l
     tensors.push_back(found->second);
   }
   return tensors;
+}
+
+// Each number becomes the largest of all ranks: the sum of a row a rank, of which all others are
+// zeros. Bytes are integers below 2^53, so their sums are exact.
+Status MostOfRanks(Collective* world, std::vector<uint64_t>* numbers) {
+  const size_t count = numbers->size(), ranks = world->world();
+  if (ranks == 1) return {};
+  std::vector<double> rows(ranks * count, 0);
+  std::copy(numbers->begin(), numbers->end(),
+            rows.begin() + static_cast<std::ptrdiff_t>(world->rank() * count));
+  TP_RETURN_IF_ERROR(world->SumDoubles(rows.data(), rows.size()));
+  for (size_t i = 0; i < rows.size(); ++i)
+    (*numbers)[i % count] = std::max((*numbers)[i % count], static_cast<uint64_t>(rows[i]));
+  return {};
+}
+
+// Counts LibTorch's tensors from here on. The model has none of its own.
+Result<MemoryLimit> LimitOf(const MemoryOptions& memory, Collective* world) {
+  MemoryLimit limit;
+  if (!memory.dynamic_rcache) return limit;
+  TP_ASSIGN_OR_RETURN(limit.bytes, ParseSize(memory.device_memory));
+  HostBytes::Count();
+  limit.take_peak = &HostBytes::TakePeak;
+  limit.release = &GiveBackPages;
+  limit.most_of_ranks = [world](std::vector<uint64_t>* numbers) {
+    return MostOfRanks(world, numbers);
+  };
+  return limit;
 }
 
 }  // namespace
@@ -85,6 +116,7 @@ Status RunModel::MakeEngine() {
                     .parameters = std::move(tensors),
                     .clock = parts_.clock};
   parts.streams = parts_.device->streams();
+  TP_ASSIGN_OR_RETURN(parts.limit, LimitOf(options.memory, session->world()));
 
   if (!options.output.trace_file.empty() && engine.rank == 0) {
     trace_ = std::make_unique<RunTrace>(parts_.clock, parts_.device->Timer(), parts.service,
@@ -277,7 +309,8 @@ Status RunModel::ForeseeSteps() {
   const RunPlan& plan = parts_.plan;
   TP_ASSIGN_OR_RETURN(const StepProfile profile, ProfileRun(plan, parts_.options));
   engine_->Foresee(ForeseeOrder(profile.trace, plan.layout, parts_.session->place().rank,
-                                parts_.options.training.micro_batches));
+                                parts_.options.training.micro_batches),
+                   profile.buffer_bytes + profile.activation_bytes + profile.activation_bytes / 4);
   return {};
 }
 

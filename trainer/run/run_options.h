@@ -81,7 +81,9 @@ struct MemoryOptions {
   bool rcache_given = false;  // by the user; with `plan`, it is a limit
   std::string plan;           // ddp, zero2, zero3, auto; empty: only `rcache` decides
   std::string device_memory;  // with auto: limit per rank; empty: what the GPU has
-  std::string rates_file;     // with auto: measured copy and update rates; empty: none
+  // The rCache takes at each moment what operators leave of `device_memory`, as measured.
+  bool dynamic_rcache = false;
+  std::string rates_file;  // with auto: measured copy and update rates; empty: none
   std::string chunk_size = "auto";
   std::string gpu_states = "off";  // off, auto, or bytes per GPU for optimizer states
   bool prefetch = true;

@@ -106,7 +106,7 @@ TEST_F(Chunks, APlaceForGradientsIsZeroAndTheParametersHaveNone) {
 
 TEST_F(Chunks, GapsBetweenGradientsAreHandedInAsZeros) {
   for (std::vector<float>& chunk : server_->values) std::fill(chunk.begin(), chunk.end(), 9.0f);
-  CachePass pass(chunks_.get(), 0, {.separate_while_recording = false}, {});
+  CachePass pass(chunks_.get(), 0, {.separate_while_recording = false}, {}, {});
   ChunkGradients gradients(chunks_.get(), &pass, 0);
   ASSERT_TRUE(pass.Begin(PassKind::kTrain, 0).ok());
   const std::byte* block = nullptr;

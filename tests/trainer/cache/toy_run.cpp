@@ -133,6 +133,7 @@ class ToyRank {
     groups_ = groups;
     setup.clock = &clock_;
     setup.options = config_.cache;
+    if (config_.limit) setup.limit = config_.limit(rank_);
     result_ = result;
     TP_ASSIGN_OR_RETURN(cache_, ParameterCache::Create(std::move(setup)));
     if (!config_.declared.moments.empty()) cache_->Declare(PassKind::kTrain, config_.declared);

@@ -72,7 +72,8 @@ struct ToyConfig {
   uint64_t fail_answer_of = UINT64_MAX;
   // Which units a micro-batch uses, of those of the model; null: all. Equal on all ranks.
   std::function<bool(uint32_t step, uint32_t batch, uint32_t unit)> uses = nullptr;
-  bool takes_zeros = true;  // the server takes gradients without bytes
+  bool takes_zeros = true;                           // the server takes gradients without bytes
+  std::function<MemoryLimit(Rank)> limit = nullptr;  // null: none
 };
 
 struct ToyRankResult {

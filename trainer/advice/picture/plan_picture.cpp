@@ -40,7 +40,7 @@ class Spans {
  private:
   void Take(const PlanStep& step) {
     if (step.victim != kNoChunk) End(step.victim, BlockSpan::Kind::kHeld, step.earliest);
-    if (layout_.chunks[step.chunk].resident) return;
+    if (step.chunk == kNoChunk || layout_.chunks[step.chunk].resident) return;
     if (step.fetch && step.earliest < step.needed_at)
       spans_.push_back({step.chunk, BlockSpan::Kind::kComing, step.earliest, step.needed_at});
     since_[step.chunk] = step.needed_at;
