@@ -267,8 +267,9 @@ TP_HOT void Dispatcher::Handle(SessionSlot* slot, const Request& request) {
 TP_HOT void Dispatcher::StartChecked(SessionSlot* slot, const Request& request) {
   slot->violation = RowOf(slot, request).check(slot, request);
   if (slot->violation != nullptr) return;
-  Session& session = *slot->session;
   if (request.op != static_cast<uint32_t>(shm::Op::kFetch)) ++consequences_;
+
+  Session& session = *slot->session;
   if (session.IsOrdered(request)) {
     const shm::JobSpec& spec = slot->job->spec();
     const bool is_gradient = request.op == static_cast<uint32_t>(shm::Op::kSubmitGradient);

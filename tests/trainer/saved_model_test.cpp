@@ -17,7 +17,7 @@
 #include "optim/kernels/convert_scalar.h"
 #include "trainer/inputs/run_corpus.h"
 #include "trainer/inputs/saved_model.h"
-#include "trainer/model/tiles/linear_tiles.h"
+#include "trainer/model/tiles/tile_places.h"
 #include "trainer/model/lora.h"
 #include "trainer/output/hugging_face.h"
 #include "trainer/run/run_plan.h"

@@ -33,6 +33,7 @@ class MomentMemory {
   // `room.limit` is set here.
   MomentMemory(MemoryLimit limit, MemoryRoom room);
 
+  // Whether a limit was given.
   bool on() const { return limit_.bytes > 0; }
   const MemoryLimit& limit() const { return limit_; }
 

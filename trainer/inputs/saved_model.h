@@ -56,7 +56,7 @@ class SavedModel {
     const SafetensorsEntry* tensor = nullptr;
     bool transposed = false;
     uint64_t elements = 0;
-    // Of a layer that a run with --tile-linear saved: all of them, `tensor` the first; else empty.
+    // All tiles of a layer that a run with --tile-linear saved, `tensor` the first; else empty.
     std::vector<const SafetensorsEntry*> tiles = {};
   };
   // A and B for one linear layer.

@@ -6,7 +6,7 @@
 
 #include "base/random.h"
 #include "trainer/model/lora.h"
-#include "trainer/model/tiles/linear_tiles.h"
+#include "trainer/model/tiles/tile_places.h"
 
 namespace tidepool::trainer {
 namespace {
@@ -43,7 +43,7 @@ void FillNormal(uint64_t key, double deviation, uint64_t begin, std::span<float>
   }
 }
 
-// Of a parameter of a model without tiles.
+// The initial values of a parameter of a model without tiles.
 void InitWhole(const std::string& name, const GptShape& shape, uint64_t seed, uint64_t begin,
                std::span<float> out) {
   const bool is_norm = name.find("ln_") != std::string::npos || name.ends_with("norm.weight");

@@ -85,7 +85,7 @@ void AddNormOrLinear(std::vector<ParameterNote>* notes, const std::string& modul
                     .multi_use = false});
 }
 
-// Of GPT-2's form, with whole layers.
+// The parameters of GPT-2's form, with whole layers.
 std::vector<ParameterNote> Gpt2Parameters(const GptShape& shape) {
   const uint64_t c = shape.hidden;
   std::vector<ParameterNote> notes;

@@ -10,7 +10,7 @@
 #include "trainer/model/moe/moe_layers.h"
 #include "trainer/model/moe_text.h"
 #include "trainer/run/describe_groups.h"
-#include "trainer/model/tiles/linear_tiles.h"
+#include "trainer/model/tiles/tile_places.h"
 
 namespace tidepool::trainer {
 namespace {

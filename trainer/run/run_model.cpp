@@ -14,7 +14,7 @@
 #include "trainer/checkpoint/loaded_checkpoint.h"
 #include "trainer/model/activation_store.h"
 #include "trainer/model/gpt_init.h"
-#include "trainer/model/tiles/linear_tiles.h"
+#include "trainer/model/tiles/tile_places.h"
 #include "trainer/run/expert_mover.h"
 #include "trainer/plan/use_trace.h"
 #include "trainer/profile/host_bytes.h"

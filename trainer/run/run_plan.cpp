@@ -12,7 +12,7 @@
 #include "trainer/inputs/model_config.h"
 #include "trainer/layout/chunk_traffic.h"
 #include "trainer/model/moe/moe_layers.h"
-#include "trainer/model/tiles/linear_tiles.h"
+#include "trainer/model/tiles/tile_places.h"
 #include "trainer/run/expert_plan.h"
 
 namespace tidepool::trainer {

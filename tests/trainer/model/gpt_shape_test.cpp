@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "trainer/model/gpt_init.h"
-#include "trainer/model/tiles/linear_tiles.h"
+#include "trainer/model/tiles/tile_places.h"
 
 namespace tidepool::trainer {
 namespace gpt_shape_test {

@@ -14,7 +14,7 @@
 
 #include "trainer/model/checkpoint.h"
 #include "trainer/model/generate.h"
-#include "trainer/model/tiles/linear_tiles.h"
+#include "trainer/model/tiles/tile_places.h"
 
 namespace tidepool::trainer {
 namespace gpt_test {

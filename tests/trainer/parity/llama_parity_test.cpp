@@ -8,7 +8,7 @@
 #include <string>
 
 #include "tests/trainer/parity/rig.h"
-#include "trainer/model/tiles/linear_tiles.h"
+#include "trainer/model/tiles/tile_places.h"
 
 namespace tidepool::trainer {
 namespace llama_parity_test {

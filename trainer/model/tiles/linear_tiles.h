@@ -19,23 +19,13 @@ namespace tidepool::trainer {
 // The name of tile `number` of the weight `whole`.
 std::string TileName(const std::string& whole, uint64_t number);
 
+// True for the weight of a block's linear layer.
+bool IsLinearOfBlock(const ParameterNote& note);
+// The rows of a tile of a layer with so many columns (inputs), of at most shape.tile_elements.
+uint64_t RowsOfTile(uint64_t columns, const GptShape& shape);
+
 // Replaces each linear layer of more than shape.tile_elements elements by its tiles, in place.
 // Nothing if shape.tile_elements is 0.
 void CutLinears(const GptShape& shape, std::vector<ParameterNote>* notes);
-
-// The layers of which CutLinears makes tiles, whatever shape.tile_elements is.
-struct LinearSizes {
-  uint64_t widest_row = 1;  // elements: the smallest tile that holds a row of each layer
-  uint64_t largest = 0;     // elements of the largest layer: tiles as large as this cut nothing
-};
-LinearSizes SizesOfLinears(const GptShape& shape);
-
-// Where a parameter's values are in a model without tiles.
-struct TilePlace {
-  std::string whole;   // name of the parameter; the parameter's own name if it is no tile
-  uint64_t begin = 0;  // its first element there, row-major
-};
-// The place of the parameter `name` of GptParameters(shape).
-TilePlace PlaceOfTile(const std::string& name, const GptShape& shape);
 
 }  // namespace tidepool::trainer
