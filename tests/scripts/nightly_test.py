@@ -67,7 +67,7 @@ class Nightly(unittest.TestCase):
                                        "kills inside recovery", "drive faults, 1000 times 50,000",
                                        "kills with transfers in flight, 50 a time", "kills before the first step, 78 a time", "kills among copies of GPUs, 100 a time",
                                        "rolling restarts, 30 a time", "a flood of descriptors, 100000 messages",
-                                       "the LibTorch trainer, 1000 kills", "a pipelined trainer, 200 kills", "a pipeline of two ranks, 200 kills", "a pipeline of two columns, 200 kills", "all combinations of stages", "the Python package, 60 kills a time", "the wheel alone, from PyPI", "the wheel beside the newest torch", "trainer run under torchrun", "5000 restarts of memserver, 4 GiB", "simulation, 5000000 seeds", "fuzzers, 2000000000 executions",
+                                       "the LibTorch trainer, 1000 kills", "a trainer with experts, 200 kills", "a pipelined trainer, 200 kills", "a pipeline of two ranks, 200 kills", "a pipeline of two columns, 200 kills", "all combinations of stages", "the Python package, 60 kills a time", "the wheel alone, from PyPI", "the wheel beside the newest torch", "trainer run under torchrun", "5000 restarts of memserver, 4 GiB", "simulation, 5000000 seeds", "fuzzers, 2000000000 executions",
                                        "planted bugs, all", "models, large", "failure sweep, every k", "failure sweep of adoptions, every k", "reproductions", "the quickstart", "a stranger with a fresh clone", "benchmarks"])
         self.assertEqual(parts["50000 kills at random times"], "campaign --kills 50000 --losses 2000")
         self.assertEqual(parts["rolling restarts, 30 a time"], "rolling 67")
@@ -79,7 +79,7 @@ class Nightly(unittest.TestCase):
         self.assertEqual(parts["2500 kills at random times"], "campaign --kills 2500 --losses 100")
         self.assertEqual(parts["simulation, 250000 seeds"], "simulate 250000")
         parts = self.listed("--scale", "0")
-        self.assertEqual(len(parts), 38)
+        self.assertEqual(len(parts), 39)
         self.assertEqual(parts["10 kills at random times"], "campaign --kills 10 --losses 4")
         self.assertEqual(parts["kills at each named point"], "campaign --each 1")
         self.assertEqual(parts["3 restarts of memserver, 4 GiB"], "restart_4gib 3")
@@ -87,7 +87,7 @@ class Nightly(unittest.TestCase):
     def test_every_part_starts_its_program_with_its_counts(self):
         done = self.nightly("--scale", "0", "--seed", "7")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 38, done.stdout)
+        self.assertEqual(len(re.findall(r" \d+   ok$", done.stdout, re.MULTILINE)), 39, done.stdout)
         calls = self.calls.read_text()
         for call in ("scripts/test ", "build/tests/optim_test --gtest_filter=SplitFloat.*", "build/tests/kill_campaign --seed 7 --kills 10 --losses 4",
                      "build/tests/kill_campaign --seed 7 --each 1", "build/tests/trainer_campaign --seed 7 --kills 12", "build/tests/trainer_campaign --seed 7 --kills 12 --stages 2",
