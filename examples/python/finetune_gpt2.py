@@ -43,6 +43,7 @@ def train(directory: str, out: str, steps: int) -> None:
         ids = batch(tokens)
         loss = model(input_ids=ids, labels=ids).loss
         loss.backward()
+        tidepool.report_step(model, loss, tokens=ids.numel())  # for memctl and its page
         optimizer.step()
         warmup.step()
         optimizer.zero_grad()

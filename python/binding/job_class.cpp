@@ -197,6 +197,10 @@ class Job : public torch::CustomClassHolder {
     const client::Outcome sealed = Take(Here()->Step(numbers));
     return {sealed.grad_norm, sealed.skipped, static_cast<int64_t>(sealed.version)};
   }
+  void ReportStep(double loss, int64_t tokens) {
+    Steps();
+    Here()->ReportStep(static_cast<float>(loss), static_cast<uint64_t>(tokens));
+  }
   int64_t MicroBatch() { return Steps()->micro_batch(); }
   int64_t SealedVersion() { return static_cast<int64_t>(Steps()->version()); }
 
@@ -317,6 +321,7 @@ TORCH_LIBRARY(tidepool, library) {
       .def("let_go", &Job::LetGo)
 
       .def("step", &Job::Step)
+      .def("report_step", &Job::ReportStep)
       .def("micro_batch", &Job::MicroBatch)
       .def("version", &Job::SealedVersion)
       .def("counters", &Job::Counters)

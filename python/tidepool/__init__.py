@@ -19,7 +19,7 @@ from ._estimate import Estimate, estimate
 from ._gradients import gradient, keep_gradients
 from ._held import held
 from ._load import from_pretrained
-from ._look import Memory, close, gathered, leave, memory, sealed_steps
+from ._look import Memory, close, gathered, leave, memory, report_step, sealed_steps
 from ._meta import init
 from ._save import save_pretrained
 from ._wrap import wrap
@@ -54,6 +54,7 @@ __all__ = [
     "load",
     "memory",
     "optim",
+    "report_step",
     "save",
     "save_pretrained",
     "saved",

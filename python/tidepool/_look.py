@@ -88,6 +88,19 @@ def memory(model: nn.Module) -> Memory:
     )
 
 
+def report_step(model: nn.Module, loss: Union[float, torch.Tensor], tokens: int) -> None:
+    """What ``memctl``, its page and the metrics show of the step that the optimizer's next ``step()`` ends.
+
+    ``loss``: a number, or a tensor of one element, whose value is waited for. ``tokens``: of all ranks. Call it on one rank; for the mean of
+    several, reduce the loss before. Errors: UsageError (no job runs, another shape, a number of tokens that no step has).
+    """
+    if isinstance(loss, torch.Tensor) and loss.numel() != 1:
+        raise UsageError(f"a loss of shape {tuple(loss.shape)} is no number", where="report_step", fix="give its mean: loss.mean()")
+    if not 0 <= tokens <= 2**48:
+        raise UsageError("a step has 0 to 2^48 tokens", where=f"report_step(tokens={tokens})")
+    _handle.of_model(model).call("report_step", float(loss), int(tokens))
+
+
 def sealed_steps(model: nn.Module) -> int:
     """Number of steps of a wrapped model's job, including those before this process. Errors: UsageError (no job runs)."""
     return int(_handle.of_model(model).call("version"))

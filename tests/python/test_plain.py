@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import json
 import math
 import pickle
 import subprocess
@@ -478,6 +479,38 @@ class Ends(unittest.TestCase):
         done = common.run_script("-c", SCRIPT.format(here=common.__file__, options="standalone=True"))
         self.assertEqual(done.stderr, "")
         self.assertTrue(common.wait_until(lambda: not common.pids_of("memserver", done.stdout.strip())))
+
+    def test_memctl_shows_what_a_loop_reports_of_a_step(self):
+        model = common.wrap(common.mlp(), standalone=True)
+        optimizer = tidepool.optim.SGD(model.parameters())
+        memctl = [_library.program_path("memctl") or "memctl", "--socket-dir", tidepool.memory(model).socket_dir, "api", "GET", "/v1/jobs"]
+
+        def job_after_a_step(**reported):
+            loss = common.mlp_loss(model, common.mlp_batches(1)[0])
+            loss.backward()
+            if reported:
+                tidepool.report_step(model, **{"loss": loss, **reported})
+            optimizer.step()
+            # What is shown may be some milliseconds old.
+            self.assertTrue(common.wait_until(lambda: shown()["version"] == optimizer.sealed_steps))
+            return shown(), loss.item()
+
+        def shown():
+            return json.loads(subprocess.run(memctl, check=True, capture_output=True, text=True).stdout)["jobs"][0]
+
+        job, loss = job_after_a_step(tokens=24)
+        self.assertAlmostEqual(job["loss"], loss, places=5)
+        job, _ = job_after_a_step(tokens=24, loss=2.5)
+        self.assertEqual(job["loss"], 2.5)
+        self.assertGreater(job["tokens_per_second"], 0)
+        job, _ = job_after_a_step()
+        self.assertIsNone(job["loss"], "nothing was reported of this step")
+
+        with self.assertRaisesRegex(tidepool.UsageError, r"(?s)shape \(3,\).*loss.mean"):
+            tidepool.report_step(model, torch.zeros(3), 24)
+        with self.assertRaisesRegex(tidepool.UsageError, "tokens"):
+            tidepool.report_step(model, 1.0, -1)
+        tidepool.close(model)
 
     def test_a_named_job_stays_with_a_shared_server_and_a_nameless_one_goes(self):
         with common.Server() as server:

@@ -130,6 +130,9 @@ class ModuleJob {
   // The same with hyperparameters for each group of ModuleSettings, in this step only. Errors: also
   // kUsageError (a number that the rule does not accept; nothing has changed), kAbiMismatch.
   Result<client::Outcome> Step(std::span<const GroupNumbers> groups);
+  // What the server shows of the step that ends next: its loss, and its tokens on all ranks, at
+  // most 2^48. One rank of the job is enough; the last call before the end counts.
+  void ReportStep(float loss, uint64_t tokens) { facts_ = {.loss = loss, .tokens = tokens}; }
 
   // Call on one rank: begins the checkpoint of the last sealed step. A separate process, `program`
   // (empty: FindProgramBeside finds it), writes it while training continues. The files of the
@@ -169,6 +172,7 @@ class ModuleJob {
   std::vector<ModuleParameter> parameters_;
   std::unordered_map<uint32_t, at::Tensor> given_;  // by index, of frozen ones
   std::map<uint32_t, InitialWeights> initial_;      // by index, with several ranks, until Bind
+  decltype(client::StepEnd::facts) facts_;          // of the step that ends next
   std::optional<StepProfile> profile_;
   std::optional<DeviceMemory> memory_;  // to plan with; only with a profile
   client::HeldLayout held_;             // of a job with another layout than this one's; else empty

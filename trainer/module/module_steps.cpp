@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trainer/module/module_job.h"
@@ -57,7 +58,8 @@ Result<client::Outcome> ModuleJob::Seal(float learning_rate,
   if (steps_ == nullptr) return NotNow("step", "bind the job first");
   Result<client::Outcome> sealed = steps_->EndStep({.learning_rate = learning_rate,
                                                     .loss_scale = static_cast<float>(place_.world),
-                                                    .groups = groups});
+                                                    .groups = groups,
+                                                    .facts = std::exchange(facts_, {})});
   if (!sealed.ok()) return Explained(sealed.status());
   return sealed;
 }
