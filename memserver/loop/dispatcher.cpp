@@ -319,6 +319,7 @@ TP_HOT bool Dispatcher::RetryParked(SessionSlot* slot) {
   if (session.seen_changes == changes) return false;
   session.seen_changes = changes;
   if (session.waiting().size() == 0) return false;
+  ++consequences_;  // what begins now has waited, and may be a gradient
 
   session.waiting().Retry([this, slot](const Request& request) {
     if (slot->violation != nullptr) return false;
